@@ -1,0 +1,102 @@
+"""The errors of this package; all are ``reactor.errors.WeirError``: one line, cause then cure.
+
+SourceError                 the source database refused or failed
+├── SourceUnreachableError  host down, connection lost (retryable)
+├── SourceAuthError         wrong user or password, no replication privilege
+├── SourceConfigError       the server is not set up for capture: wal_level, free slots, publication
+├── TableIneligibleError    a table without a usable key and without force_replicate
+└── PositionLostError       the slot is gone or was invalidated: what comes next is no longer there
+LogError                    the change log's storage refused or failed (retryable)
+├── LogFencedError          another sync worker has taken the log over
+└── LogStorageMismatchError the log storage is not this cluster's
+SinkError                   the sink refused or failed
+├── SinkUriError            unknown scheme or malformed URI
+├── SinkConfigError         not writable, or it holds a table that is not this changefeed's
+├── SinkFencedError         the sink records another position than this writer expects: the writer is late
+└── SinkConflictError       a concurrent commit; try again (retryable)
+JobError                    a Spark job failed as a whole (retryable)
+DecodeError                 bytes in the log that are not what their schema says (not retryable)
+JavaError                   no Java, or one that Spark cannot use
+"""
+
+from reactor.errors import WeirError
+
+
+class SourceError(WeirError):
+    """The source database refused or failed."""
+
+
+class SourceUnreachableError(SourceError):
+    """Host down or connection lost."""
+
+    retryable = True
+
+
+class SourceAuthError(SourceError):
+    """Wrong user or password, or no replication privilege."""
+
+
+class SourceConfigError(SourceError):
+    """The server is not set up for change data capture."""
+
+
+class TableIneligibleError(SourceError):
+    """A table has no usable key and ``force_replicate`` is off."""
+
+
+class PositionLostError(SourceError):
+    """The log position this changefeed needs is no longer on the server."""
+
+
+class LogError(WeirError):
+    """The change log's storage refused or failed."""
+
+    retryable = True
+
+
+class LogFencedError(LogError):
+    """Another sync worker has taken the log over; this one must stop."""
+
+    retryable = False
+
+
+class LogStorageMismatchError(LogError):
+    """The log storage at hand is not this cluster's."""
+
+    retryable = False
+
+
+class SinkError(WeirError):
+    """The sink refused or failed."""
+
+
+class SinkUriError(SinkError):
+    """Unknown scheme or malformed URI."""
+
+
+class SinkConfigError(SinkError):
+    """Not writable, or it holds something that is not this changefeed's."""
+
+
+class SinkFencedError(SinkError):
+    """The sink records another position than this writer expects: the writer is late and must stop."""
+
+
+class SinkConflictError(SinkError):
+    """A concurrent commit was there first; read again and decide."""
+
+    retryable = True
+
+
+class JobError(WeirError):
+    """A Spark job failed as a whole."""
+
+    retryable = True
+
+
+class DecodeError(WeirError):
+    """Bytes in the log are not what their schema says."""
+
+
+class JavaError(WeirError):
+    """No Java, or one that Spark cannot use."""

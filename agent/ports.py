@@ -1,0 +1,164 @@
+"""The interfaces between the parts that move rows, with what each promises.
+
+Everything named ``...Task`` or ``...Result`` is a frozen, picklable value of plain fields: only such values cross the
+JVM. Positions (``Ts``) bound half-open ranges ``(from_ts, to_ts]``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from agent.schema import TableSchema
+from reactor.ids import TableSpan, Ts
+from reactor.records import SinkMode, TableRecord
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+# ``Changes.op``
+INSERT, UPDATE, DELETE, TRUNCATE = 1, 2, 3, 4
+# ``Changes.before_kind``
+BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Decoded row changes of one table under one schema, in log order; all columns have ``len(op)`` rows.
+
+    ``after``: the new image (all NULL where ``op`` is DELETE). ``before``: what the source sent of the old row: nothing
+    (``before_kind`` 0), the key columns (1), or the full row (2); None when no row has any. ``unchanged[name]``: True
+    where an update left a large value out (PostgreSQL TOAST): neither NULL nor known; columns without such rows are
+    not in the mapping.
+    """
+
+    schema: TableSchema
+    op: npt.NDArray[np.int8]
+    commit_ts: npt.NDArray[np.int64]
+    seq: npt.NDArray[np.int64]
+    after: pa.RecordBatch
+    before: pa.RecordBatch | None
+    before_kind: npt.NDArray[np.int8]
+    unchanged: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """One file of the change log as its name tells it (see ``agent.log.segment``).
+
+    It holds row events with ``first_ts <= commit_ts <= last_ts``; every commit at or below ``resolved_ts`` is in this
+    segment or an earlier one. ``tables``: ids of the tables with at least one event in it.
+    """
+
+    path: str
+    seq: int
+    epoch: int
+    first_ts: Ts
+    last_ts: Ts
+    resolved_ts: Ts
+    bytes: int = 0
+    tables: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class FlushTask:
+    """Move one span from ``from_ts`` to ``to_ts``: what one Spark task is told.
+
+    ``from_ts`` is what the sink has recorded for the span: a sink that holds anything else refuses the write.
+    ``part`` of ``parts``: a backlog of a changelog span may be cut into several tasks whose files are committed together.
+    """
+
+    changefeed: str
+    span: TableSpan
+    table: TableRecord
+    sink_uri: str
+    sink_mode: SinkMode
+    log_uri: str
+    segments: tuple[SegmentRef, ...]
+    from_ts: Ts
+    to_ts: Ts
+    part: int = 0
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FlushResult:
+    """What one flush task did. ``committed``: the sink already records ``to_ts``; otherwise ``files`` (the sink's own
+    JSON descriptions) await ``Sink.commit``. ``error`` empty when it went well; ``error_code`` as in ``WeirError.code``."""
+
+    span: TableSpan
+    from_ts: Ts
+    to_ts: Ts
+    committed: bool = False
+    rows: int = 0
+    bytes: int = 0
+    files: tuple[str, ...] = ()
+    #: commit time of the newest change written, Unix seconds; 0 when there was none
+    commit_time: float = 0.0
+    error: str = ""
+    error_code: str = ""
+    retryable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One file of a dumped chunk, lying where the sink can take it over without rewriting it."""
+
+    path: str
+    rows: int
+    bytes: int
+    #: JSON statistics in the sink's own form, or empty
+    stats: str = ""
+
+
+class Executor(Protocol):
+    """Runs a function over descriptors, one Spark task each.
+
+    Blocking; call it from a worker thread. ``function`` must be importable on the executors; descriptors and results
+    are pickled. Results come in the order of the descriptors.
+
+    :raises agent.errors.JobError: the job failed as a whole (Spark gone, task died); retryable.
+    """
+
+    def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str) -> list[U]: ...
+
+
+class Sink(Protocol):
+    """A destination. Methods block (worker thread or executor); each instance is for one changefeed.
+
+    Exactly once (DESIGN 5.4): the data and the record "span stands at to_ts" become visible in one atomic step, and only
+    if the record read ``from_ts`` before. Doing any call again after a crash changes nothing.
+    """
+
+    def check(self, tables: Sequence[TableRecord]) -> None:
+        """Before a changefeed is created: reachable, writable, and every target free or already this changefeed's.
+
+        :raises agent.errors.SinkError: one line: cause and cure.
+        """
+        ...
+
+    def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
+        """What the sink records for the span; None when it has no record."""
+        ...
+
+    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        """Write one chunk of a snapshot to where ``load`` can take it over. Called on executors. Idempotent by chunk_id."""
+        ...
+
+    def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
+        """Create the table from staged files and record ``table.start_ts`` for its whole span, in one step."""
+        ...
+
+    def write(self, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
+        """Called on executors: write one task's changes; commit too where the sink does both in one step."""
+        ...
+
+    def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
+        """Called on the capture with all parts of the spans of one flush: make uncommitted files visible."""
+        ...

@@ -1,0 +1,54 @@
+"""The closed set of things a decision may ask for; ``capture.performer`` carries them out.
+
+A machine returns effects and never acts. What an effect brings back (a reply, a result, a failure) comes in again
+as an event, at the performer's pace.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reactor.messages import Message
+from reactor.patches import PatchGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give ``message`` to its receiver: in order per sender and topic, at least once while both live."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Apply one patch group to etcd, all of it or nothing; re-run on conflict with fresh values."""
+
+    group: PatchGroup
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Tick again no later than ``at`` (seconds of the clock that ``now`` was read from)."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One structured log line: decisions hold no logger."""
+
+    level: str
+    event: str
+    fields: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Complete an operator's job: ``error`` empty when it was done."""
+
+    job_id: str
+    error: str = ""
+    value: object = None
+
+
+Effect = Send | Commit | WakeAt | Log | Answer
+Perform = Callable[[Effect], None]

@@ -1,0 +1,73 @@
+"""Ids and positions: what names a capture, a changefeed, a table span, a place in an upstream's log.
+
+They are plain strings and integers at run time; the ``NewType`` names keep one from standing in for another.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from reactor.errors import InvalidIdError
+
+CaptureId = NewType("CaptureId", str)
+ChangefeedId = NewType("ChangefeedId", str)
+#: A 63-bit position in one upstream's log that orders its commits. PostgreSQL: the commit LSN.
+Ts = NewType("Ts", int)
+
+#: No barrier: larger than every position an upstream can have.
+MAX_TS = Ts((1 << 63) - 1)
+#: One past the largest 64-bit key hash; the whole table is ``[0, KEY_SPACE)``.
+KEY_SPACE = 1 << 64
+
+_NAME = re.compile(r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$")
+_NAME_LENGTH_MAX = 128
+_RESERVED_CLUSTER_IDS = frozenset({"owner", "capture", "task", "changefeed", "job", "meta"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableSpan:
+    """A range ``[start, end)`` of one table's key-hash space: the unit of scheduling and of fencing at the sink."""
+
+    table_id: int
+    start: int = 0
+    end: int = KEY_SPACE
+
+    @property
+    def is_whole_table(self) -> bool:
+        return self.start == 0 and self.end == KEY_SPACE
+
+    def __str__(self) -> str:
+        return f"{self.table_id}:{self.start:x}-{self.end:x}"
+
+    @classmethod
+    def parse(cls, text: str) -> "TableSpan":
+        """The inverse of ``str``.
+
+        :raises InvalidIdError: the text is not ``table:start-end``.
+        """
+        try:
+            table, _, bounds = text.partition(":")
+            start, _, end = bounds.partition("-")
+            return cls(int(table), int(start, 16), int(end, 16))
+        except ValueError as error:
+            raise InvalidIdError(f"not a table span: {text!r}; it is written table:start-end") from error
+
+
+def parse_changefeed_id(text: str) -> ChangefeedId:
+    """:raises InvalidIdError: not letters and digits joined by single hyphens, or longer than 128 characters."""
+    return ChangefeedId(_checked_name(text, what="changefeed id"))
+
+
+def parse_cluster_id(text: str) -> str:
+    """:raises InvalidIdError: malformed, or a word that the key space itself uses."""
+    if text in _RESERVED_CLUSTER_IDS:
+        raise InvalidIdError(f"cluster id {text!r} is a word of the key space; choose another")
+    return _checked_name(text, what="cluster id")
+
+
+def _checked_name(text: str, *, what: str) -> str:
+    if len(text) > _NAME_LENGTH_MAX or not _NAME.match(text):
+        raise InvalidIdError(
+            f"{what} {text!r} is malformed: use letters and digits, joined by single hyphens, at most {_NAME_LENGTH_MAX}"
+        )
+    return text

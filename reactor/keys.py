@@ -1,0 +1,165 @@
+"""The key space: one frozen dataclass per kind of key; ``str(key)`` and ``parse`` are inverses.
+
+/weir/{cluster}/__meta__/owner/{lease}                      capture id (election; leased)
+/weir/{cluster}/__meta__/capture/{capture}                  CaptureInfo (leased)
+/weir/{cluster}/__meta__/meta/delete-count                  int, see reactor.txn
+/weir/{cluster}/{namespace}/changefeed/info/{changefeed}    ChangefeedInfo
+/weir/{cluster}/{namespace}/changefeed/status/{changefeed}  ChangefeedStatus
+/weir/{cluster}/{namespace}/task/position/{capture}/{changefeed}  TaskPosition
+/weir/{cluster}/{namespace}/task/unit/{changefeed}/{source}       UnitRecord
+/weir/{cluster}/{namespace}/upstream/{source}               UpstreamInfo
+/weir/{cluster}/{namespace}/log/{changefeed}/{source}       LogHead
+/weir/{cluster}/{namespace}/ddl/{changefeed}/{ts}           DdlRecord
+"""
+
+from dataclasses import dataclass
+
+from reactor.errors import InvalidKeyError
+from reactor.ids import CaptureId, ChangefeedId
+
+ROOT = "/weir"
+DEFAULT_NAMESPACE = "default"
+
+
+def cluster_prefix(cluster: str) -> str:
+    """The prefix every key of one cluster has; it ends in a slash so that no cluster is a prefix of another."""
+    return f"{ROOT}/{cluster}/"
+
+
+def owner_prefix(cluster: str) -> str:
+    """What candidates campaign under (see reactor.election)."""
+    return f"{ROOT}/{cluster}/__meta__/owner"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerKey:
+    cluster: str
+    lease: str
+
+    def __str__(self) -> str:
+        return f"{owner_prefix(self.cluster)}/{self.lease}"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureKey:
+    cluster: str
+    capture: CaptureId
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/__meta__/capture/{self.capture}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCountKey:
+    cluster: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/__meta__/meta/delete-count"
+
+
+@dataclass(frozen=True, slots=True)
+class InfoKey:
+    cluster: str
+    namespace: str
+    changefeed: ChangefeedId
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/changefeed/info/{self.changefeed}"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusKey:
+    cluster: str
+    namespace: str
+    changefeed: ChangefeedId
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/changefeed/status/{self.changefeed}"
+
+
+@dataclass(frozen=True, slots=True)
+class PositionKey:
+    cluster: str
+    namespace: str
+    capture: CaptureId
+    changefeed: ChangefeedId
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/task/position/{self.capture}/{self.changefeed}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitKey:
+    cluster: str
+    namespace: str
+    changefeed: ChangefeedId
+    source: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/task/unit/{self.changefeed}/{self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamKey:
+    cluster: str
+    namespace: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/upstream/{self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogKey:
+    cluster: str
+    namespace: str
+    changefeed: ChangefeedId
+    source: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/log/{self.changefeed}/{self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class DdlKey:
+    cluster: str
+    namespace: str
+    changefeed: ChangefeedId
+    ts: int
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/ddl/{self.changefeed}/{self.ts}"
+
+
+Key = (
+    OwnerKey | CaptureKey | DeleteCountKey | InfoKey | StatusKey | PositionKey | UnitKey | UpstreamKey | LogKey | DdlKey
+)
+
+
+def parse(text: str) -> Key:
+    """The key that ``text`` spells.
+
+    :raises InvalidKeyError: it is none of Weir's.
+    """
+    match text.split("/"):
+        case ["", "weir", cluster, "__meta__", "owner", lease]:
+            return OwnerKey(cluster, lease)
+        case ["", "weir", cluster, "__meta__", "capture", capture]:
+            return CaptureKey(cluster, CaptureId(capture))
+        case ["", "weir", cluster, "__meta__", "meta", "delete-count"]:
+            return DeleteCountKey(cluster)
+        case ["", "weir", cluster, namespace, "changefeed", "info", changefeed]:
+            return InfoKey(cluster, namespace, ChangefeedId(changefeed))
+        case ["", "weir", cluster, namespace, "changefeed", "status", changefeed]:
+            return StatusKey(cluster, namespace, ChangefeedId(changefeed))
+        case ["", "weir", cluster, namespace, "task", "position", capture, changefeed]:
+            return PositionKey(cluster, namespace, CaptureId(capture), ChangefeedId(changefeed))
+        case ["", "weir", cluster, namespace, "task", "unit", changefeed, source]:
+            return UnitKey(cluster, namespace, ChangefeedId(changefeed), source)
+        case ["", "weir", cluster, namespace, "upstream", source]:
+            return UpstreamKey(cluster, namespace, source)
+        case ["", "weir", cluster, namespace, "log", changefeed, source]:
+            return LogKey(cluster, namespace, ChangefeedId(changefeed), source)
+        case ["", "weir", cluster, namespace, "ddl", changefeed, ts] if ts.isdigit():
+            return DdlKey(cluster, namespace, ChangefeedId(changefeed), int(ts))
+    raise InvalidKeyError(f"not a key of Weir's: {text!r}")

@@ -1,0 +1,160 @@
+"""What captures say to each other: the scheduler's and the worker manager's orders, and their answers.
+
+Every message carries a ``Header``; the gate on the receiving side (``agent.gate``, ``owner.scheduler.coordinator``)
+refuses what comes from an older owner, another run of the processor, or another epoch of the changefeed
+(tiflow 1.1.1, 1.1.2). Bodies are frozen dataclasses of plain values; ``capture.frames`` gives them their bytes.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.records import RunningError, Unit
+
+
+class SpanState(IntEnum):
+    """State of a table span on one capture (tiflow 1.1.1)."""
+
+    UNKNOWN = 0
+    ABSENT = 1
+    PREPARING = 2
+    PREPARED = 3
+    REPLICATING = 4
+    STOPPING = 5
+    STOPPED = 6
+
+
+class Liveness(StrEnum):
+    """One-way: a capture that is stopping never becomes alive again."""
+
+    ALIVE = "alive"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """``owner_revision``: etcd revision of the ownership the owner acts under. ``processor_epoch``: the run of the
+    processor, empty when the sender does not know it yet. ``changefeed_epoch``: ``ChangefeedInfo.epoch``."""
+
+    version: str
+    owner_revision: int
+    processor_epoch: str
+    changefeed_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanCheckpoint:
+    checkpoint_ts: Ts
+    resolved_ts: Ts
+
+
+@dataclass(frozen=True, slots=True)
+class SpanStatus:
+    """One table span as its capture sees it. ``checkpoint_time``: commit time at the checkpoint, 0 when unknown."""
+
+    span: TableSpan
+    state: SpanState
+    checkpoint: SpanCheckpoint
+    checkpoint_time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """``global_ts``: no span may write past it. ``tables``: stricter ones, by table id (at most 256)."""
+
+    global_ts: Ts = MAX_TS
+    tables: tuple[tuple[int, Ts], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Owner → agent. ``spans``: what the owner believes is there; the agent answers for these and all it has."""
+
+    spans: tuple[TableSpan, ...] = ()
+    is_stopping: bool = False
+    barrier: Barrier = Barrier()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    """Agent → owner."""
+
+    statuses: tuple[SpanStatus, ...] = ()
+    liveness: Liveness = Liveness.ALIVE
+    worker: "WorkerStatus | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddSpan:
+    """Owner → agent. ``is_secondary``: prepare only; the same order without it commits (two-phase move)."""
+
+    span: TableSpan
+    is_secondary: bool
+    checkpoint: SpanCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSpan:
+    """Owner → agent."""
+
+    span: TableSpan
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchResponse:
+    """Agent → owner: the answer to ``AddSpan`` and ``RemoveSpan``."""
+
+    status: SpanStatus
+
+
+class WorkerStage(StrEnum):
+    """Stage of a worker as its capture sees it (tiflow 1.7.1)."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Owner → agent: run ``unit`` of ``source``. ``epoch`` is the order's number, echoed in every status."""
+
+    source: str
+    unit: Unit
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """Owner → agent."""
+
+    source: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """Agent → owner, with every heartbeat response while a worker runs or has just ended."""
+
+    source: str
+    unit: Unit
+    epoch: int
+    stage: WorkerStage
+    rows_done: int = 0
+    rows_total: int = 0
+    error: RunningError | None = None
+
+
+Body = Heartbeat | HeartbeatResponse | AddSpan | RemoveSpan | DispatchResponse | StartWorker | StopWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message between an owner's changefeed and an agent, as the decision code sees it."""
+
+    sender: CaptureId
+    receiver: CaptureId
+    changefeed: ChangefeedId
+    header: Header
+    body: Body

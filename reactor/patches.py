@@ -1,0 +1,61 @@
+"""Patches: the only way to change what is in etcd.
+
+A patch is a pure function from the old value of one key to its new value, re-run on every attempt; a group commits
+as a whole or not at all (tiflow 1.3.1). ``None`` stands for "no such key", on both sides.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from reactor import keys
+from reactor.records import Record
+
+R = TypeVar("R", bound=Record)
+
+#: old value → new value. May raise ``IgnorePatchError`` (skip this patch) or ``ConflictError`` (tick again).
+PatchFunction = Callable[[bytes | None], bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A change of one key."""
+
+    key: str
+    function: PatchFunction
+
+
+@dataclass(frozen=True, slots=True)
+class PatchGroup:
+    """Patches that commit together. ``requires``: keys whose values must not have moved either, though unchanged."""
+
+    patches: tuple[Patch, ...]
+    requires: tuple[str, ...] = ()
+
+
+def group(patches: Iterable[Patch], *, requires: Iterable[keys.Key] = ()) -> PatchGroup:
+    return PatchGroup(tuple(patches), tuple(str(key) for key in requires))
+
+
+def patch_record(key: keys.Key, model: type[R], function: Callable[[R | None], R | None]) -> Patch:
+    """A patch that sees records instead of bytes. An equal record leaves the stored bytes as they are."""
+    text = str(key)
+
+    def apply(old: bytes | None) -> bytes | None:
+        record = model.decode(old, key=text) if old is not None else None
+        new = function(record)
+        if new == record:
+            return old
+        return new.encode() if new is not None else None
+
+    return Patch(text, apply)
+
+
+def put_record(key: keys.Key, record: Record) -> Patch:
+    """A patch that writes ``record`` whatever stood there."""
+    value = record.encode()
+    return Patch(str(key), lambda _old: value)
+
+
+def delete(key: keys.Key) -> Patch:
+    return Patch(str(key), lambda _old: None)
