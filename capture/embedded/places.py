@@ -1,0 +1,83 @@
+"""Where an embedded part lives: its installed package, and from run to run its ports and secrets in one 0600 file.
+
+Ports stay the same in every run of one directory, because changefeeds have them in their URIs. They are taken from
+below the range in which the kernel picks ports for outgoing connections, so that none of those is in the way later.
+"""
+
+import importlib.util
+import json
+import os
+import random
+import socket
+from pathlib import Path
+
+from capture.errors import EmbeddedError, PortInUseError
+
+_PORTS = range(20_000, 32_000)
+_ATTEMPTS = 200
+
+
+def package(name: str) -> Path:
+    """The directory of an installed package, which is not imported: only its binaries are wanted.
+
+    :raises EmbeddedError: it is not installed.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise EmbeddedError(f"the package {name} is not installed; pip install 'weir-cdc[embedded]'")
+    return Path(spec.origin).parent
+
+
+def load_state(path: Path) -> dict[str, str | int]:
+    """What an earlier run wrote, or nothing.
+
+    :raises EmbeddedError: the file is damaged.
+    """
+    try:
+        state = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise EmbeddedError(
+            f"{path} is damaged ({error}); remove the directory {path.parent} to start afresh"
+        ) from error
+    if not isinstance(state, dict):
+        raise EmbeddedError(f"{path} is damaged; remove {path.parent} to start afresh")
+    return state
+
+
+def save_state(path: Path, state: dict[str, str | int]) -> None:
+    """Atomically, and readable by the owner only from its first byte on."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(state, file)
+    new.replace(path)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on at the moment.
+
+    :raises PortInUseError: none was found.
+    """
+    for port in random.sample(_PORTS, _ATTEMPTS):
+        if is_free(port):
+            return port
+    raise PortInUseError(f"no free port between {_PORTS.start} and {_PORTS.stop}; stop something that listens there")
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    with socket.socket() as candidate:
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            candidate.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def require_free(port: int, *, who: str) -> None:
+    """:raises PortInUseError: somebody has it."""
+    if not is_free(port):
+        raise PortInUseError(f"port {port} of {who} is taken; stop what listens there, or use another directory")

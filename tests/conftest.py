@@ -1,0 +1,29 @@
+"""Fixtures for all tests: the real parts, started once per run and only when a test asks for them.
+
+Tests share the parts, so each makes what it needs under names of its own (a database, a cluster id, a directory).
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]:
+    """A running etcd; do not restart this one: others use it too."""
+    with EmbeddedEtcd(tmp_path_factory.mktemp("etcd"), unsafe_no_fsync=True) as part:
+        yield part
+
+
+@pytest.fixture(scope="session")
+def etcd_url(etcd: EmbeddedEtcd) -> str:
+    return etcd.url
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A running PostgreSQL with ``wal_level=logical``; make a database of your own with ``create_database``."""
+    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), unsafe_no_fsync=True) as part:
+        yield part

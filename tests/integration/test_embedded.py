@@ -1,0 +1,139 @@
+"""The embedded parts: they start, keep ports and data, survive kills, and never outlive us."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
+from capture.embedded.postgres import tool
+from capture.errors import EmbeddedError, PortInUseError
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_gone(*pids: int, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a child has outlived its parent"
+        time.sleep(0.05)
+
+
+def test_postgres_decodes_logically_with_scram(postgres: EmbeddedPostgres) -> None:
+    with psycopg.connect(postgres.dsn()) as connection:
+        assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(postgres.uri().replace(postgres.password, "wrong"))
+
+
+def test_postgres_makes_databases_once(postgres: EmbeddedPostgres) -> None:
+    postgres.create_database("embedded")
+    assert postgres.has_database("embedded")
+    assert not postgres.has_database("embedde")
+    assert postgres.execute("SELECT current_database()::text", database="embedded") == [["embedded"]]
+
+
+def test_postgres_brings_its_tools(postgres: EmbeddedPostgres) -> None:
+    for name in ("pgbench", "pg_recvlogical", "psql"):
+        assert subprocess.run([tool(name), "--version"], capture_output=True, check=True).stdout
+
+
+def test_postgres_keeps_data_port_and_password_over_kills(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / "pg") as part:
+        uri = part.uri()
+        part.execute("CREATE TABLE t (i int)")
+        part.kill()
+        part.start()
+        assert part.execute("SELECT count(*) FROM t") == [[0]]
+        sockets = Path(part.socket_directory)
+        assert sockets.exists()
+    assert not sockets.exists()
+    with EmbeddedPostgres(tmp_path / "pg") as again:
+        assert again.uri() == uri
+        assert (tmp_path / "pg" / "state.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_postgres_forgets_a_half_made_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "pg" / "data.new" / "base").mkdir(parents=True)
+    with EmbeddedPostgres(tmp_path / "pg", unsafe_no_fsync=True) as part:
+        assert part.execute("SELECT 1") == [[1]]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has directories that others cannot enter")
+def test_postgres_runs_below_a_private_directory(tmp_path: Path) -> None:
+    private = tmp_path / "root"
+    private.mkdir(mode=0o700)
+    with EmbeddedPostgres(private / "pg", unsafe_no_fsync=True) as part:
+        assert not children.is_reachable_by_all(private / "pg")
+        assert part.execute("SELECT 1") == [[1]]
+        assert Path(f"/proc/{part.pid}").stat().st_uid != 0
+
+
+def test_etcd_keeps_its_url_over_restarts(tmp_path: Path) -> None:
+    with EmbeddedEtcd(tmp_path / "etcd", unsafe_no_fsync=True) as part:
+        url = part.url
+        part.kill()
+        part.start()
+        assert part.url == url
+        part.restart()
+        assert part.is_running
+    assert not part.is_running
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with (
+        EmbeddedEtcd(tmp_path / "etcd", unsafe_no_fsync=True),
+        pytest.raises(PortInUseError, match=r"port \d+ .* taken"),
+    ):
+        EmbeddedEtcd(tmp_path / "etcd").start()
+
+
+def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(EmbeddedError, match=r"state\.json is damaged"):
+        EmbeddedEtcd(tmp_path).start()
+
+
+def test_parts_that_do_not_start_name_their_log(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / "pg", unsafe_no_fsync=True):
+        pass
+    (tmp_path / "pg" / "data" / "global" / "pg_control").write_bytes(b"nonsense")
+    with pytest.raises(EmbeddedError, match=r"postgres\.log"):
+        EmbeddedPostgres(tmp_path / "pg").start()
+
+
+def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        """
+        import signal, sys
+        from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
+        etcd, postgres = EmbeddedEtcd(sys.argv[1] + "/e"), EmbeddedPostgres(sys.argv[1] + "/p")
+        etcd.start(); postgres.start()
+        sys.stdout.write(f"{etcd.pid} {postgres.pid}\\n"); sys.stdout.flush()
+        signal.pause()
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(is_alive(pid) for pid in pids)
+        parent.send_signal(signal.SIGKILL)
+    wait_gone(*pids)
+    with EmbeddedPostgres(tmp_path / "p") as again:
+        assert again.execute("SELECT 1") == [[1]]
+
+
+def test_free_ports_are_outside_the_range_of_outgoing_connections() -> None:
+    assert all(places.free_port() < 32_768 for _ in range(20))
