@@ -5,6 +5,7 @@ SourceError                 the source database refused or failed
 ├── SourceAuthError         wrong user or password, no replication privilege
 ├── SourceConfigError       the server is not set up for capture: wal_level, free slots, publication
 ├── TableIneligibleError    a table without a usable key and without force_replicate
+├── SlotInUseError          another reader holds the slot, or a dead one still seems to (retryable)
 └── PositionLostError       the slot is gone or was invalidated: what comes next is no longer there
 LogError                    the change log's storage refused or failed (retryable)
 ├── LogFencedError          another sync worker has taken the log over
@@ -42,6 +43,12 @@ class SourceConfigError(SourceError):
 
 class TableIneligibleError(SourceError):
     """A table has no usable key and ``force_replicate`` is off."""
+
+
+class SlotInUseError(SourceError):
+    """Another reader holds the replication slot; a dead one lets go after the server's timeout."""
+
+    retryable = True
 
 
 class PositionLostError(SourceError):
