@@ -1,0 +1,37 @@
+"""Which captures count as present: the one place that says when a capture is gone.
+
+A capture that has left is shown for a grace period more, so that a short flap of its session moves no table
+(tiflow 1.2). Pure: the caller says what time it is.
+"""
+
+from reactor.ids import CaptureId
+from reactor.records import CaptureInfo
+
+
+class Presence:
+    """Delays the removal of captures by ``grace_s``."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._live: dict[CaptureId, CaptureInfo] = {}
+        self._leaving: dict[CaptureId, tuple[CaptureInfo, float | None]] = {}
+
+    def put(self, capture: CaptureInfo) -> None:
+        self._live[capture.id] = capture
+        self._leaving.pop(capture.id, None)
+
+    def remove(self, capture: CaptureId) -> None:
+        """The time runs from the next ``shown``: updates carry no clock."""
+        info = self._live.pop(capture, None)
+        if info is not None:
+            self._leaving[capture] = (info, None)
+
+    def shown(self, now: float) -> dict[CaptureId, CaptureInfo]:
+        """Who counts as present at ``now``, sorted by id."""
+        for capture, (info, since) in list(self._leaving.items()):
+            since = now if since is None else since
+            self._leaving[capture] = (info, since)
+            if now - since >= self._grace_s:
+                del self._leaving[capture]
+        present = self._live | {capture: info for capture, (info, _) in self._leaving.items()}
+        return dict(sorted(present.items()))

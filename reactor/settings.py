@@ -1,0 +1,39 @@
+"""What may be tuned in this package, with the defaults a cluster runs with; ``capture.config`` loads them."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: A session may not be shorter: two lost keep-alives would end it.
+SESSION_TTL_S_MIN = 5
+#: A member that flaps is shown as present for at least this long (tiflow 1.2).
+CAPTURE_REMOVAL_GRACE_S_MIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths of PEM files. ``ca`` alone checks the server; ``cert`` and ``key`` together prove who we are."""
+
+    ca: str
+    cert: str | None = None
+    key: str | None = None
+
+
+class ReactorSettings(BaseModel):
+    """The pace of the session and of the worker loop."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    #: how long a silent capture counts as alive
+    session_ttl_s: Annotated[int, Field(ge=SESSION_TTL_S_MIN)] = 10
+    #: longest wait for one answer of etcd, over all endpoints
+    rpc_timeout_s: Annotated[float, Field(gt=0)] = 5.0
+    #: at most one tick per interval, after a burst of two
+    tick_interval_s: Annotated[float, Field(ge=0)] = 0.05
+    #: a tick happens at least this often
+    idle_interval_s: Annotated[float, Field(gt=0)] = 0.5
+
+    @property
+    def capture_removal_grace_s(self) -> float:
+        """How long a capture that has gone is still shown, so that a short flap moves no table."""
+        return max(CAPTURE_REMOVAL_GRACE_S_MIN, self.session_ttl_s / 2)

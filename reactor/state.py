@@ -1,0 +1,212 @@
+"""The typed snapshot of one cluster: what ticks read, and what patches are evaluated on.
+
+Both views are kept: ``raw`` (bytes and revisions, for ``reactor.txn``) and records. A value that cannot be read does
+not stop anybody but its own changefeed: it is listed in ``broken``, and the last good record stays, because a
+checkpoint that looked absent would be started over. Whoever decides for a changefeed must hold still while its
+``broken`` is not empty. Keys of no known kind, and of other namespaces, are counted and ignored.
+
+Captures are shown as ``reactor.presence`` says, settled once per tick.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from reactor import keys
+from reactor.client import Event, KeyValue, Snapshot
+from reactor.errors import InvalidKeyError, InvalidRecordError
+from reactor.ids import CaptureId, ChangefeedId
+from reactor.presence import Presence
+from reactor.records import (
+    CaptureInfo,
+    ChangefeedInfo,
+    ChangefeedStatus,
+    DdlRecord,
+    LogHead,
+    Record,
+    TaskPosition,
+    UnitRecord,
+    UpstreamInfo,
+)
+
+R = TypeVar("R", bound=Record)
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The elected capture; ``revision`` (its key's create revision) orders ownerships in time."""
+
+    capture: CaptureId
+    revision: int
+
+
+@dataclass(slots=True)
+class ChangefeedState:
+    """All that etcd holds about one changefeed. ``broken``: key → why its value cannot be read."""
+
+    id: ChangefeedId
+    info: ChangefeedInfo | None = None
+    status: ChangefeedStatus | None = None
+    positions: dict[CaptureId, TaskPosition] = field(default_factory=dict)
+    units: dict[str, UnitRecord] = field(default_factory=dict)
+    heads: dict[str, LogHead] = field(default_factory=dict)
+    ddl: dict[int, DdlRecord] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def exists(self) -> bool:
+        """False once the last key of it is gone."""
+        records = (self.positions, self.units, self.heads, self.ddl, self.broken)
+        return self.info is not None or self.status is not None or any(records)
+
+
+class ClusterState:
+    """One cluster (and one namespace of changefeeds): read it in a tick, change it by patches only."""
+
+    def __init__(self, cluster: str, *, namespace: str = keys.DEFAULT_NAMESPACE, removal_grace_s: float = 5.0) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.revision = 0
+        self.raw: dict[str, KeyValue] = {}
+        self.owner: Owner | None = None
+        self.changefeeds: dict[ChangefeedId, ChangefeedState] = {}
+        self.upstreams: dict[str, UpstreamInfo] = {}
+        #: key → why its value cannot be read, over the whole cluster
+        self.broken: dict[str, str] = {}
+        self.ignored_count = 0
+        #: captures present in this tick, and how that differs from the tick before
+        self.captures: dict[CaptureId, CaptureInfo] = {}
+        self.captures_added: frozenset[CaptureId] = frozenset()
+        self.captures_removed: frozenset[CaptureId] = frozenset()
+        self._presence = Presence(removal_grace_s)
+
+    @property
+    def prefix(self) -> str:
+        """What a worker watches to keep this state."""
+        return keys.cluster_prefix(self.cluster)
+
+    def begin_tick(self, now: float) -> None:
+        """Settle who counts as present for the tick at ``now``."""
+        before, self.captures = self.captures, self._presence.shown(now)
+        self.captures_added = frozenset(self.captures.keys() - before.keys())
+        self.captures_removed = frozenset(before.keys() - self.captures.keys())
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Become ``snapshot``: keys that are not in it are gone."""
+        present = {item.key for item in snapshot.items}
+        for key in self.raw.keys() - present:
+            self.update(key, None, mod_revision=snapshot.revision)
+        for item in snapshot.items:
+            if self.raw.get(item.key) != item:
+                self._store(item.key, item)
+        self.revision = snapshot.revision
+
+    def apply(self, events: Iterable[Event]) -> None:
+        for event in events:
+            revisions = {"mod_revision": event.mod_revision, "create_revision": event.create_revision}
+            self.update(event.key, event.value, **revisions, lease=event.lease)
+
+    def update(
+        self, key: str, value: bytes | None, *, mod_revision: int = 0, create_revision: int = 0, lease: int = 0
+    ) -> None:
+        """One key has a new value, or (None) is gone."""
+        item = None if value is None else KeyValue(key, value, create_revision, mod_revision, lease)
+        self.revision = max(self.revision, mod_revision)
+        self._store(key, item)
+
+    def _store(self, key: str, item: KeyValue | None) -> None:
+        if item is None:
+            self.raw.pop(key, None)
+        else:
+            self.raw[key] = item
+        try:
+            parsed = keys.parse(key)
+        except InvalidKeyError:
+            self.ignored_count += 1
+            return
+        self._dispatch(parsed, item)
+
+    def _dispatch(self, key: keys.Key, item: KeyValue | None) -> None:
+        text = str(key)
+        self.broken.pop(text, None)
+        try:
+            self._read(key, text, item.value if item else None)
+        except InvalidRecordError as error:
+            self.broken[text] = str(error)
+        if isinstance(key, _OF_CHANGEFEED) and key.namespace == self.namespace:
+            self._settle_changefeed(key.changefeed, text)
+
+    def _read(self, key: keys.Key, text: str, value: bytes | None) -> None:
+        """Bring the records in line with one key; an unreadable value changes none of them."""
+        match key:
+            case keys.CaptureKey():
+                self._read_capture(key, text, value)
+            case keys.OwnerKey():
+                self.owner = self._first_owner()
+            case keys.UpstreamKey(namespace=self.namespace):
+                _store_record(self.upstreams, key.source, UpstreamInfo, text, value)
+            case keys.DeleteCountKey():
+                pass  # only its revision matters, see reactor.txn
+            case keys.UpstreamKey():
+                self.ignored_count += 1
+            case _ if key.namespace != self.namespace:
+                self.ignored_count += 1
+            case _:
+                self._read_changefeed(key, text, value)
+
+    def _read_changefeed(self, key: "_ChangefeedKey", text: str, value: bytes | None) -> None:
+        feed = self.changefeeds.setdefault(key.changefeed, ChangefeedState(key.changefeed))
+        match key:
+            case keys.InfoKey():
+                feed.info = _decode(ChangefeedInfo, text, value)
+            case keys.StatusKey():
+                feed.status = _decode(ChangefeedStatus, text, value)
+            case keys.PositionKey():
+                _store_record(feed.positions, key.capture, TaskPosition, text, value)
+            case keys.UnitKey():
+                _store_record(feed.units, key.source, UnitRecord, text, value)
+            case keys.LogKey():
+                _store_record(feed.heads, key.source, LogHead, text, value)
+            case keys.DdlKey():
+                _store_record(feed.ddl, key.ts, DdlRecord, text, value)
+
+    def _read_capture(self, key: keys.CaptureKey, text: str, value: bytes | None) -> None:
+        if value is None:
+            self._presence.remove(key.capture)
+        else:
+            self._presence.put(CaptureInfo.decode(value, key=text))
+
+    def _settle_changefeed(self, changefeed: ChangefeedId, text: str) -> None:
+        """Copy the key's fault to its changefeed, and forget a changefeed whose last key is gone."""
+        feed = self.changefeeds[changefeed]
+        feed.broken.pop(text, None)
+        if text in self.broken:
+            feed.broken[text] = self.broken[text]
+        if not feed.exists:
+            del self.changefeeds[changefeed]
+
+    def _first_owner(self) -> Owner | None:
+        """The candidate that came first holds the election (see reactor.election)."""
+        prefix = keys.owner_prefix(self.cluster) + "/"
+        candidates = [item for key, item in self.raw.items() if key.startswith(prefix)]
+        if not candidates:
+            return None
+        first = min(candidates, key=lambda item: item.create_revision)
+        return Owner(CaptureId(first.value.decode()), first.create_revision)
+
+
+_ChangefeedKey = keys.InfoKey | keys.StatusKey | keys.PositionKey | keys.UnitKey | keys.LogKey | keys.DdlKey
+_OF_CHANGEFEED = (keys.InfoKey, keys.StatusKey, keys.PositionKey, keys.UnitKey, keys.LogKey, keys.DdlKey)
+
+
+def _decode(model: type[R], key: str, value: bytes | None) -> R | None:
+    return None if value is None else model.decode(value, key=key)
+
+
+def _store_record(records: dict[K, R], name: K, model: type[R], key: str, value: bytes | None) -> None:
+    record = _decode(model, key, value)
+    if record is None:
+        records.pop(name, None)
+    else:
+        records[name] = record
