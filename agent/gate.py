@@ -1,0 +1,67 @@
+"""The fence of one processor: which messages may touch it.
+
+Three numbers are compared, cheapest first (tiflow 1.1.2):
+
+- *changefeed epoch*: the processor serves one epoch of its changefeed; messages of any other are of no concern to it;
+- *owner revision*: a larger one than known is a new owner and is adopted, a smaller one comes from a dead owner;
+- *processor epoch*: orders that change something must name this very run of the processor under this very owner.
+  It is new at construction (``run``) and with each new owner, so an order that waited in a queue is recognised.
+
+Nothing a peer sends can do more than be refused: a foreign message is answered with a reason, never an exception.
+"""
+
+from dataclasses import dataclass
+
+from reactor.ids import CaptureId
+from reactor.messages import AddSpan, Header, Message, RemoveSpan, StartWorker, StopWorker
+
+_ORDERS = (AddSpan, RemoveSpan, StartWorker, StopWorker)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The owner as this processor knows it; ``revision`` 0 means that none has been heard of."""
+
+    id: CaptureId | None = None
+    revision: int = 0
+
+
+class Gate:
+    """Accepts or refuses messages, and knows whom to answer.
+
+    ``run`` names this run of the processor; no two runs on one cluster may share it.
+    """
+
+    def __init__(self, run: str, changefeed_epoch: int, *, version: str, owner: Owner = Owner()) -> None:
+        assert run, "the run of a processor needs a name"
+        self.changefeed_epoch = changefeed_epoch
+        self.owner = owner
+        self._run = run
+        self._version = version
+
+    @property
+    def processor_epoch(self) -> str:
+        return f"{self._run}.{self.owner.revision}"
+
+    @property
+    def header(self) -> Header:
+        return Header(self._version, self.owner.revision, self.processor_epoch, self.changefeed_epoch)
+
+    def is_own(self, header: Header) -> bool:
+        """The sender knows this run of the processor."""
+        return header.processor_epoch == self.processor_epoch
+
+    def admit(self, message: Message) -> str:
+        """Adopt a newer owner; the reason for refusing ``message``, empty when it may pass."""
+        header = message.header
+        if header.changefeed_epoch != self.changefeed_epoch:
+            return "another changefeed epoch"
+        if header.owner_revision < self.owner.revision:
+            return "from an older owner"
+        if header.owner_revision == self.owner.revision and message.sender != self.owner.id:
+            return "from a capture that is not the owner"
+        if header.owner_revision > self.owner.revision:
+            self.owner = Owner(message.sender, header.owner_revision)
+        if isinstance(message.body, _ORDERS) and not self.is_own(header):
+            return "for another run of this processor"
+        return ""
