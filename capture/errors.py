@@ -1,0 +1,124 @@
+"""The errors of this package; all are ``reactor.errors.WeirError``: one line, cause then cure.
+
+ActorError                     an actor could not take, or answer, a message
+├── ActorDeadError             it has stopped or crashed; the message was not, or not completely, handled
+├── MailboxFullError           ``tell_nowait`` found no room; ``tell`` waits instead (retryable)
+└── AskTimeoutError            no answer in time; the message may still be handled (retryable)
+MessagingError                 a message could not be given to its peer
+├── FrameTooLargeError         a message is over the frame limit; it was not sent
+├── PeerUnknownError           no address for that capture, or it has left the cluster (retryable)
+├── PeerCongestedError         ``send_nowait`` found the peer's window full; ``send`` waits instead (retryable)
+├── PeerUnreachableError       nobody answers at the peer's address (retryable)
+├── PeerMismatchError          another capture answers at that address; final until the address changes
+├── PeerRefusedError           the peer does not want this connection: stale, doubled, congested, or another version
+└── TopicTakenError            a topic already has a handler (a bug in us)
+FrameError                     bytes that are no frame of this protocol (a ``ProtocolError``)
+ConfigError                    a configuration key or value that is unknown, mistyped or contradictory
+PortInUseError                 the address to listen on is taken or not this machine's
+ChangefeedExistsError          a changefeed of that id is there already
+ChangefeedNotFoundError        no changefeed has that id
+CaptureNotFoundError           no capture has that id
+JobRefusedError                the owner refuses what an operator asked for, and says why
+ServerUnreachableError         the command line finds no server at ``--server`` (retryable)
+EmbeddedError                  an embedded etcd or PostgreSQL did not start or has died
+"""
+
+from reactor import errors
+
+
+class ActorError(errors.WeirError):
+    """An actor could not take, or answer, a message."""
+
+
+class ActorDeadError(ActorError):
+    """The actor has stopped or crashed; what was asked was not, or not completely, done."""
+
+
+class MailboxFullError(ActorError):
+    """The mailbox has no room; use ``tell`` to wait for it."""
+
+    retryable = True
+
+
+class AskTimeoutError(ActorError):
+    """No answer in time. The message stays in the mailbox and may still be handled."""
+
+    retryable = True
+
+
+class MessagingError(errors.WeirError):
+    """A message could not be given to its peer."""
+
+
+class FrameTooLargeError(MessagingError):
+    """The encoded message is over the frame limit; it was not sent and never would be."""
+
+
+class PeerUnknownError(MessagingError):
+    """No address is known for that capture, or it left the cluster while the message waited."""
+
+    retryable = True
+
+
+class PeerCongestedError(MessagingError):
+    """The window of that peer and topic is full; use ``send`` to wait for it."""
+
+    retryable = True
+
+
+class PeerUnreachableError(MessagingError):
+    """Nobody answers at the peer's address, or the connection broke."""
+
+    retryable = True
+
+
+class PeerMismatchError(MessagingError):
+    """Another capture lives at the peer's address; trying again is of no use until the address changes."""
+
+
+class PeerRefusedError(MessagingError):
+    """The peer does not want this connection, and says why."""
+
+    retryable = True
+
+
+class TopicTakenError(MessagingError):
+    """A topic has one handler, and this one has it already. A bug in us."""
+
+
+class FrameError(errors.ProtocolError):
+    """Bytes that are no frame of this protocol. The connection they came on is closed."""
+
+
+class ConfigError(errors.WeirError):
+    """A configuration key or value is unknown, mistyped or contradicts another."""
+
+
+class PortInUseError(errors.WeirError):
+    """The address to listen on is taken, or does not belong to this machine."""
+
+
+class ChangefeedExistsError(errors.WeirError):
+    """A changefeed of that id is there already."""
+
+
+class ChangefeedNotFoundError(errors.WeirError):
+    """No changefeed has that id."""
+
+
+class CaptureNotFoundError(errors.WeirError):
+    """No capture has that id."""
+
+
+class JobRefusedError(errors.WeirError):
+    """The owner refuses what an operator asked for, and says why."""
+
+
+class ServerUnreachableError(errors.WeirError):
+    """No Weir server answers where the command line looks for it."""
+
+    retryable = True
+
+
+class EmbeddedError(errors.WeirError):
+    """An embedded etcd or PostgreSQL did not start, or has died."""
