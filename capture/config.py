@@ -1,0 +1,187 @@
+"""Settings of a server, and the configuration file of a changefeed: where they come from and what is wrong with them.
+
+A setting comes from the command line, else from ``WEIR_<NAME>``, else from the TOML file, else it has a default. In
+files ``data-dir`` and ``data_dir`` are the same key. An unknown or mistyped key is a ``ConfigError`` of one line that
+names the key, where it was found, and the nearest key there is.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from capture.cluster import DEFAULT_ADDRESS
+from capture.errors import ConfigError
+from reactor.errors import InvalidIdError
+from reactor.ids import parse_cluster_id
+from reactor.records import ChangefeedConfig
+
+M = TypeVar("M", bound=BaseModel)
+_ENV_PREFIX = "WEIR_"
+
+
+def _listed(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _host_and_port(value: str) -> str:
+    split_address(value)
+    return value
+
+
+def _cluster_id(value: str) -> str:
+    try:
+        return parse_cluster_id(value)
+    except InvalidIdError as error:
+        raise ValueError(str(error)) from error
+
+
+Address = Annotated[str, AfterValidator(_host_and_port)]
+#: NoDecode: in a variable it is ``a,b``, not JSON.
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+
+
+class ServerSettings(BaseSettings):
+    """One capture's settings; the same for ``server``, ``quickstart`` and notebooks."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, env_ignore_empty=True
+    )
+
+    #: etcd's client URLs; none: an embedded etcd below data_dir, for a cluster on one machine
+    etcd: Names = ()
+    etcd_user: str = ""
+    #: may be a reference: env:NAME or file:/path
+    etcd_password: str = Field(default="", repr=False)
+    etcd_ca_file: Path | None = None
+    etcd_cert_file: Path | None = None
+    etcd_key_file: Path | None = None
+    cluster_id: Annotated[str, AfterValidator(_cluster_id)] = "default"
+    #: the HTTP API; ``advertise_addr`` is what others are told, where it differs
+    addr: Address = DEFAULT_ADDRESS
+    advertise_addr: str = ""
+    #: where other captures connect; empty: any free port of addr's host
+    peer_addr: str = ""
+    advertise_peer_addr: str = ""
+    data_dir: Path = Path("weir-data")
+    #: where segments go; empty: below data_dir. Every capture of a cluster needs the same storage
+    log_storage: str = ""
+    spark_master: str = "local[*]"
+    spark: dict[str, str] = Field(default_factory=dict)
+    #: opens what is sealed in etcd; empty: one of its own below data_dir
+    secret_key_file: Path | None = None
+    #: a capture that is silent this long has left the cluster
+    session_ttl_seconds: Annotated[int, Field(ge=5, le=600)] = 10
+    log_level: str = "info"
+    log_file: Path | None = None
+
+    @property
+    def log_storage_uri(self) -> str:
+        return self.log_storage or str((self.data_dir / "log").absolute())
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments and variables only: ``load_server_settings`` has put the file among the arguments."""
+        return (init_settings, env_settings)
+
+
+def load_server_settings(file: Path | None = None, **flags: object) -> ServerSettings:
+    """Flags that are None were not given.
+
+    :raises ConfigError: names the key, where it stands, and the cure.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    from_file = _read_toml(file) if file is not None else {}
+    if file is not None:
+        _check_keys(ServerSettings, from_file, where=str(file))
+    overridden = {name for name in from_file if _variable(name) in os.environ}
+    kept = {name: value for name, value in from_file.items() if name not in overridden}
+    try:
+        return ServerSettings(**{**kept, **given})
+    except ValidationError as error:
+        key = str(error.errors()[0]["loc"][0])
+        if key in given:
+            where = f"--{key.replace('_', '-')}"
+        else:
+            where = _variable(key) if key in overridden or key not in kept else str(file)
+        raise _readable(error, where=where) from None
+
+
+def load_changefeed_config(file: Path) -> ChangefeedConfig:
+    """:raises ConfigError: names the key, the file, and the cure."""
+    data = _read_toml(file)
+    _check_keys(ChangefeedConfig, data, where=str(file))
+    try:
+        return ChangefeedConfig.model_validate(data)
+    except ValidationError as error:
+        raise _readable(error, where=str(file)) from None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` in two; IPv6 hosts are in brackets.
+
+    :raises ValueError: it is not an address.
+    """
+    host, _, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not bare or (":" in bare and bare == host) or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"{address!r} is not host:port (an IPv6 host needs brackets)")
+    return bare, int(port)
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return _underscored(tomllib.loads(file.read_text()))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file} ({error.strerror}); give another --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from error
+
+
+def _underscored(data: Mapping[str, Any]) -> dict[str, Any]:
+    # Spark's settings are a mapping with keys of its own.
+    return {
+        key.replace("-", "_"): _underscored(value) if isinstance(value, dict) and key != "spark" else value
+        for key, value in data.items()
+    }
+
+
+def _check_keys(model: type[BaseModel], data: Mapping[str, Any], *, where: str) -> None:
+    for path, known in _unknown_keys(model, data):
+        name = path[-1]
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        cure = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+        raise ConfigError(f"unknown key {'.'.join(path)!r} in {where}; {cure}")
+
+
+def _unknown_keys(model: type[BaseModel], data: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    for key, value in data.items():
+        field = model.model_fields.get(key)
+        if field is None:
+            yield (key,), list(model.model_fields)
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel) and isinstance(value, dict):
+            for path, known in _unknown_keys(field.annotation, value):
+                yield (key, *path), known
+
+
+def _readable(error: ValidationError, *, where: str) -> ConfigError:
+    first = error.errors(include_input=False, include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    text = str(first["msg"]).removeprefix("Value error, ")
+    return ConfigError(f"{key!r} in {where}: {text[:1].lower() + text[1:]}; correct its value")
+
+
+def _variable(name: str) -> str:
+    return f"{_ENV_PREFIX}{name.upper()}"

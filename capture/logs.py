@@ -1,0 +1,79 @@
+"""Logging: structlog to stderr (readable on a terminal, JSON lines elsewhere) or to a file; stdout is for results.
+
+Every text value is masked on its way out, so that a URI in an error of some driver does not carry its password along.
+Libraries that use ``logging`` come out the same way, from WARNING up.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from capture.errors import ConfigError
+from capture.secrets import mask
+
+LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_LIBRARY_LEVEL_MIN = logging.WARNING
+
+
+def configure(level: str = "info", *, file: Path | None = None) -> None:
+    """Once per process, at its start.
+
+    :raises ConfigError: the level is unknown, or the file cannot be written.
+    """
+    if level not in LEVELS:
+        raise ConfigError(f"unknown log level {level!r}; use one of {', '.join(LEVELS)}")
+    handler: logging.StreamHandler[Any] = logging.StreamHandler(sys.stderr) if file is None else _file_handler(file)
+    stream = handler.stream
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    to_terminal = stream.isatty()
+    last: list[structlog.typing.Processor] = (
+        [mask_values, structlog.dev.ConsoleRenderer()]
+        if to_terminal
+        else [structlog.processors.format_exc_info, mask_values, structlog.processors.JSONRenderer(default=str)]
+    )
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=True,
+    )
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(processors=[_without_bookkeeping, *last], foreign_pre_chain=shared)
+    )
+    logging.basicConfig(level=max(LEVELS[level], _LIBRARY_LEVEL_MIN), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+
+
+def mask_values(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: no password of a URI leaves in any field."""
+    return {key: _masked(value) for key, value in event.items()}
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, Mapping):
+        return {key: _masked(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(item) for item in value]
+    return mask(str(value)) if isinstance(value, BaseException) else value
+
+
+def _without_bookkeeping(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return structlog.stdlib.ProcessorFormatter.remove_processors_meta(None, "", event)
+
+
+def _file_handler(file: Path) -> logging.FileHandler:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return logging.FileHandler(file)
+    except OSError as error:
+        raise ConfigError(f"cannot write the log file {file} ({error.strerror}); give another --log-file") from error

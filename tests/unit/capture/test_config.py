@@ -1,0 +1,109 @@
+"""Settings: where they come from, and what the user reads when one is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from capture.config import load_changefeed_config, load_server_settings, split_address
+from capture.errors import ConfigError
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("WEIR_ADDR", "WEIR_ETCD", "WEIR_CLUSTER_ID", "WEIR_DATA_DIR", "WEIR_SESSION_TTL_SECONDS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "weir.toml"
+
+
+def test_there_is_a_default_for_everything(file: Path) -> None:
+    settings = load_server_settings()
+    assert settings.etcd == ()
+    assert settings.addr == "127.0.0.1:8300"
+    assert settings.log_storage_uri.endswith("/weir-data/log")
+
+
+def test_flags_win_over_variables_over_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text('addr = "a:1"\ncluster-id = "from-file"\ndata-dir = "/file"\n[spark]\n"spark.x-y" = "1"\n')
+    monkeypatch.setenv("WEIR_CLUSTER_ID", "from-env")
+    monkeypatch.setenv("WEIR_DATA_DIR", "/env")
+    settings = load_server_settings(file, data_dir=Path("/flag"), addr=None)
+    assert (settings.addr, settings.cluster_id, settings.data_dir) == ("a:1", "from-env", Path("/flag"))
+    assert settings.spark == {"spark.x-y": "1"}
+
+
+def test_several_endpoints_are_separated_by_commas(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_server_settings(etcd="http://a:1, http://b:2").etcd == ("http://a:1", "http://b:2")
+    monkeypatch.setenv("WEIR_ETCD", "http://c:3,http://d:4")
+    assert load_server_settings().etcd == ("http://c:3", "http://d:4")
+    file.write_text('etcd = ["http://e:5"]')
+    monkeypatch.delenv("WEIR_ETCD")
+    assert load_server_settings(file).etcd == ("http://e:5",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('clutser-id = "x"', r"unknown key 'clutser_id' in .*weir.toml; did you mean 'cluster_id'\?"),
+        ("zzz = 1", r"unknown key 'zzz' in .*; known keys: addr, .*"),
+        ('session-ttl-seconds = "soon"', r"'session_ttl_seconds' in .*weir.toml: input should be a valid integer"),
+        (
+            "session-ttl-seconds = 1",
+            r"'session_ttl_seconds' in .*weir.toml: input should be greater than or equal to 5",
+        ),
+        ('addr = "nowhere"', r"'addr' in .*weir.toml: 'nowhere' is not host:port"),
+        ('cluster-id = "owner"', r"'cluster_id' in .*weir.toml: cluster id 'owner' is a word of the key space"),
+        ("x = = 1", r"weir.toml is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_explained_in_one_line(file: Path, content: str, message: str) -> None:
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_server_settings(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_flags_and_variables_are_called_by_their_names(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="'addr' in --addr:"):
+        load_server_settings(addr="x")
+    monkeypatch.setenv("WEIR_SESSION_TTL_SECONDS", "2")
+    with pytest.raises(ConfigError, match="in WEIR_SESSION_TTL_SECONDS:"):
+        load_server_settings()
+
+
+def test_a_missing_file_is_named(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*weir\.toml"):
+        load_server_settings(file)
+
+
+def test_passwords_do_not_show_in_settings() -> None:
+    assert "geheim" not in repr(load_server_settings(etcd_password="geheim"))
+
+
+def test_a_changefeed_file_is_read(file: Path) -> None:
+    file.write_text('force-replicate = true\n[filter]\nrules = ["a.*", "!a.tmp*"]\n')
+    config = load_changefeed_config(file)
+    assert config.force_replicate
+    assert config.filter.rules == ("a.*", "!a.tmp*")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("force-replicat = true", r"unknown key 'force_replicat' in .*; did you mean 'force_replicate'\?"),
+        ("[filter]\nrule = []", r"unknown key 'filter.rule' in .*; did you mean 'rules'\?"),
+        ('[filter]\nrules = "a.*"', r"'filter.rules' in .*: input should be a valid tuple"),
+        ("dump-chunk-rows = 1", r"'dump_chunk_rows' in .*: input should be greater than"),
+    ],
+)
+def test_a_wrong_changefeed_file_is_explained(file: Path, content: str, message: str) -> None:
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        load_changefeed_config(file)
+
+
+def test_addresses_are_taken_apart() -> None:
+    assert split_address("h:1") == ("h", 1)
+    assert split_address("[::1]:80") == ("::1", 80)
+    for wrong in ("h", ":1", "h:", "h:x", "h:70000", "::1:80"):
+        with pytest.raises(ValueError, match="not host:port"):
+            split_address(wrong)
