@@ -1,0 +1,125 @@
+"""Which processors run on this capture: one for every changefeed that should run, under the epoch it should run.
+
+A reactor over etcd's state. It starts and stops processors, tells each what has moved in its changefeed, and carries
+their errors to the owner through ``TaskPosition`` (tiflow 1.5). A processor of an old epoch ends before the new
+one starts, and one that failed is not started again under the same epoch: the owner decides when to try again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reactor import keys, patches
+from reactor.effects import Commit, Effect
+from reactor.ids import CaptureId, ChangefeedId
+from reactor.records import ChangefeedInfo, FeedState, RunningError, TaskPosition
+from reactor.state import ChangefeedState, ClusterState
+
+_RUNNING = (FeedState.NORMAL, FeedState.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class StartProcessor:
+    changefeed: ChangefeedId
+    info: ChangefeedInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StopProcessor:
+    """Answered by ``ProcessorEnded`` when nothing of it runs any more."""
+
+    changefeed: ChangefeedId
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """What etcd now holds about the changefeed of a running processor."""
+
+    changefeed: ChangefeedId
+    feed: ChangefeedState
+
+
+ManagerEffect = Effect | StartProcessor | StopProcessor | Observe
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorEnded:
+    changefeed: ChangefeedId
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorReported:
+    """An error (the changefeed cannot go on like this) or a warning (it goes on) of one processor."""
+
+    changefeed: ChangefeedId
+    epoch: int
+    error: RunningError
+    is_warning: bool = False
+
+
+class Processors:
+    """The reactor. ``namespace`` and ``cluster`` place the keys it writes."""
+
+    def __init__(self, capture: CaptureId, *, cluster: str, namespace: str = keys.DEFAULT_NAMESPACE) -> None:
+        self._capture = capture
+        self._cluster = cluster
+        self._namespace = namespace
+        self._running: dict[ChangefeedId, int] = {}
+        self._stopping: set[ChangefeedId] = set()
+        self._failed: dict[ChangefeedId, int] = {}
+
+    def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> list[ManagerEffect]:
+        effects: list[ManagerEffect] = []
+        for event in inbox:
+            effects += self._handle(event, state)
+        for changefeed in sorted(self._running.keys() | state.changefeeds.keys()):
+            effects += self._settle(changefeed, state.changefeeds.get(changefeed))
+        return effects
+
+    def _handle(self, event: object, state: ClusterState) -> list[ManagerEffect]:
+        match event:
+            case ProcessorEnded():
+                self._running.pop(event.changefeed, None)
+                self._stopping.discard(event.changefeed)
+            case ProcessorReported():
+                return self._report(event, state)
+        return []
+
+    def _settle(self, changefeed: ChangefeedId, feed: ChangefeedState | None) -> list[ManagerEffect]:
+        wanted = self._wanted(feed)
+        epoch = self._running.get(changefeed)
+        if changefeed in self._stopping or (wanted is None and epoch is None):
+            return []
+        if wanted is not None and epoch is None and self._failed.get(changefeed) != wanted.epoch:
+            self._running[changefeed] = wanted.epoch
+            assert feed is not None
+            return [StartProcessor(changefeed, wanted), Observe(changefeed, feed)]
+        if epoch is not None and (wanted is None or wanted.epoch != epoch):
+            self._stopping.add(changefeed)
+            return [StopProcessor(changefeed)]
+        return [Observe(changefeed, feed)] if feed is not None and epoch is not None else []
+
+    def _wanted(self, feed: ChangefeedState | None) -> ChangefeedInfo | None:
+        """The changefeed as it should run here; None when it should not. What cannot be read is left as it is."""
+        if feed is None or feed.info is None or feed.status is None or feed.info.state not in _RUNNING:
+            return None
+        return feed.info
+
+    def _report(self, event: ProcessorReported, state: ClusterState) -> list[ManagerEffect]:
+        feed = state.changefeeds.get(event.changefeed)
+        if feed is None or feed.info is None or feed.info.epoch != event.epoch:
+            return []
+        effects: list[ManagerEffect] = [self._commit(event)]
+        if not event.is_warning:
+            self._failed[event.changefeed] = event.epoch
+            if event.changefeed in self._running and event.changefeed not in self._stopping:
+                self._stopping.add(event.changefeed)
+                effects.append(StopProcessor(event.changefeed))
+        return effects
+
+    def _commit(self, event: ProcessorReported) -> Commit:
+        key = keys.PositionKey(self._cluster, self._namespace, self._capture, event.changefeed)
+        error = event.error.with_(capture=self._capture)
+        field = "warning" if event.is_warning else "error"
+        patch = patches.patch_record(key, TaskPosition, lambda old: (old or TaskPosition()).with_(**{field: error}))
+        alive = keys.CaptureKey(self._cluster, self._capture)
+        return Commit(patches.group([patch], requires=[alive]))

@@ -1,0 +1,101 @@
+"""Which processors run: started, told what moved, stopped before the next epoch, and not restarted after a failure."""
+
+from agent.processors import (
+    Observe,
+    ProcessorEnded,
+    ProcessorReported,
+    Processors,
+    StartProcessor,
+    StopProcessor,
+)
+from reactor import keys
+from reactor.effects import Commit
+from reactor.ids import CaptureId, ChangefeedId
+from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError, SealedUri, TaskPosition
+from reactor.state import ClusterState
+
+FEED = ChangefeedId("feed")
+HERE = CaptureId("here")
+ERROR = RunningError(code="Sink", message="disk full; free some", time=1.0)
+
+
+def state_of(info: ChangefeedInfo | None) -> ClusterState:
+    state = ClusterState("c")
+    if info is not None:
+        put(state, info)
+        state.update(str(keys.StatusKey("c", "default", FEED)), ChangefeedStatus().encode(), mod_revision=1)
+    return state
+
+
+def put(state: ClusterState, info: ChangefeedInfo) -> None:
+    state.update(str(keys.InfoKey("c", "default", FEED)), info.encode(), mod_revision=2)
+
+
+def feed(state: FeedState = FeedState.NORMAL, epoch: int = 1) -> ChangefeedInfo:
+    uri = SealedUri(masked="x", sealed="y")
+    return ChangefeedInfo(id=FEED, source=uri, sink=uri, state=state, epoch=epoch)
+
+
+def kinds(effects: list[object]) -> list[type]:
+    return [type(effect) for effect in effects]
+
+
+def processors() -> Processors:
+    return Processors(HERE, cluster="c")
+
+
+def test_a_running_changefeed_is_started_and_then_only_observed() -> None:
+    manager, state = processors(), state_of(feed())
+    assert kinds([*manager.tick(state, [], 0.0)]) == [StartProcessor, Observe]
+    assert kinds([*manager.tick(state, [], 0.1)]) == [Observe]
+
+
+def test_one_without_status_or_stopped_is_not_started() -> None:
+    state = ClusterState("c")
+    put(state, feed())
+    assert processors().tick(state, [], 0.0) == []
+    assert processors().tick(state_of(feed(FeedState.STOPPED)), [], 0.0) == []
+
+
+def test_a_new_epoch_starts_only_after_the_old_processor_has_ended() -> None:
+    manager, state = processors(), state_of(feed())
+    manager.tick(state, [], 0.0)
+    put(state, feed(epoch=2))
+    assert kinds([*manager.tick(state, [], 0.1)]) == [StopProcessor]
+    assert manager.tick(state, [], 0.2) == []
+    assert kinds([*manager.tick(state, [ProcessorEnded(FEED)], 0.3)]) == [StartProcessor, Observe]
+
+
+def test_an_error_is_committed_under_the_captures_lease_and_waits_for_another_epoch() -> None:
+    manager, state = processors(), state_of(feed())
+    manager.tick(state, [], 0.0)
+    commit, stop = manager.tick(state, [ProcessorReported(FEED, 1, ERROR)], 0.1)
+    assert isinstance(commit, Commit)
+    assert isinstance(stop, StopProcessor)
+    assert commit.group.requires == (str(keys.CaptureKey("c", HERE)),)
+    value = commit.group.patches[0].function(None)
+    assert value is not None
+    assert TaskPosition.decode(value, key="k").error == ERROR.with_(capture=HERE)
+    assert manager.tick(state, [ProcessorEnded(FEED)], 0.2) == []
+    put(state, feed(epoch=2))
+    assert kinds([*manager.tick(state, [], 0.3)]) == [StartProcessor, Observe]
+
+
+def test_a_warning_is_committed_and_the_processor_goes_on() -> None:
+    manager, state = processors(), state_of(feed())
+    manager.tick(state, [], 0.0)
+    effects = manager.tick(state, [ProcessorReported(FEED, 1, ERROR, is_warning=True)], 0.1)
+    assert kinds([*effects]) == [Commit, Observe]
+
+
+def test_reports_of_an_older_epoch_are_dropped() -> None:
+    manager, state = processors(), state_of(feed(epoch=2))
+    manager.tick(state, [], 0.0)
+    assert kinds([*manager.tick(state, [ProcessorReported(FEED, 1, ERROR)], 0.1)]) == [Observe]
+
+
+def test_a_removed_changefeed_is_stopped() -> None:
+    manager, state = processors(), state_of(feed())
+    manager.tick(state, [], 0.0)
+    state.update(str(keys.InfoKey("c", "default", FEED)), None, mod_revision=3)
+    assert kinds([*manager.tick(state, [], 0.1)]) == [StopProcessor]
