@@ -1,0 +1,62 @@
+"""Big-endian reads for the kernels, and the types their signatures are made of.
+
+Every kernel is compiled for exactly one signature and kept in numba's cache, so that a fresh process (a Spark worker,
+say) loads machine code and compiles nothing. Offsets are unsigned inside the reads: numba then leaves out its
+negative-index handling and LLVM turns four byte loads into one swapped word.
+
+A *position* is the offset of a value's first byte; the four bytes before it are its length. ``NULL`` and
+``UNCHANGED`` stand for values that are not there.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, types
+
+#: read-only bytes; a writable array is accepted too
+DATA: Final = types.Array(types.uint8, 1, "C", readonly=True)
+POSITIONS: Final = types.int64[::1]
+PAIR: Final = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
+
+NULL: Final = -1
+UNCHANGED: Final = -2
+
+
+def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``njit`` as all our kernels want it: cached, without the GIL, for the given signatures only."""
+    return njit(list(signatures), cache=True, nogil=True)
+
+
+@kernel(types.int64(DATA, types.int64))
+def read_i16(data: Any, at: int) -> int:
+    p = np.uint64(at)
+    word = (np.uint16(data[p]) << np.uint16(8)) | np.uint16(data[p + np.uint64(1)])
+    return np.int64(np.int16(word))  # type: ignore[return-value]
+
+
+@kernel(types.int64(DATA, types.int64))
+def read_i32(data: Any, at: int) -> int:
+    p = np.uint64(at)
+    word = (
+        (np.uint32(data[p]) << np.uint32(24))
+        | (np.uint32(data[p + np.uint64(1)]) << np.uint32(16))
+        | (np.uint32(data[p + np.uint64(2)]) << np.uint32(8))
+        | np.uint32(data[p + np.uint64(3)])
+    )
+    return np.int64(np.int32(word))  # type: ignore[return-value]
+
+
+@kernel(types.int64(DATA, types.int64))
+def read_i64(data: Any, at: int) -> int:
+    p = np.uint64(at)
+    word = np.uint64(0)
+    for i in range(8):
+        word = (word << np.uint64(8)) | np.uint64(data[p + np.uint64(i)])
+    return np.int64(word)  # type: ignore[return-value]
+
+
+@kernel(types.int64(DATA, types.int64))
+def value_length(data: Any, at: int) -> int:
+    """The length of the value at position ``at``."""
+    return read_i32(data, at - 4)  # type: ignore[no-any-return]
