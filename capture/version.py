@@ -1,0 +1,10 @@
+"""The installed version of Weir: what captures tell each other and what ``weir version`` prints."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def installed_version() -> str:
+    try:
+        return version("weir-cdc")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return "0+unknown"

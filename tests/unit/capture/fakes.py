@@ -1,0 +1,96 @@
+"""A cluster in memory: the port's behaviour without captures, for the interfaces that stand on it."""
+
+import builtins
+
+from capture import cluster as views
+from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
+from capture.secrets import mask
+from reactor.errors import NotOwnerError, OwnerNotFoundError
+from reactor.records import FeedState
+
+
+class MemoryCluster:
+    """Satisfies ``capture.cluster.Cluster``. ``specs`` is what was asked for; ``breaks_with`` fails the next call."""
+
+    def __init__(self, *, is_owner: bool = True, owner: str = "") -> None:
+        self.owner = owner
+        self.specs: dict[str, views.ChangefeedSpec] = {}
+        self.feeds: dict[str, views.ChangefeedView] = {}
+        self.diffs: list[views.TableDiff] = []
+        self.breaks_with: Exception | None = None
+        self._is_owner = is_owner
+
+    @property
+    def is_owner(self) -> bool:
+        return self._is_owner
+
+    async def owner_address(self) -> str:
+        if not self.owner:
+            raise OwnerNotFoundError("no owner is elected at the moment; try again")
+        return self.owner
+
+    async def status(self) -> views.StatusView:
+        return views.StatusView(version="1", id="capture-1", cluster_id="test", pid=1, is_owner=self._is_owner)
+
+    async def health(self) -> views.HealthView:
+        return views.HealthView(healthy=self._is_owner, problem="" if self._is_owner else "no owner")
+
+    async def captures(self) -> builtins.list[views.CaptureView]:
+        return [views.CaptureView(id="capture-1", address="127.0.0.1:8300", is_owner=self._is_owner)]
+
+    async def create(self, spec: views.ChangefeedSpec) -> views.ChangefeedView:
+        self._check()
+        if spec.changefeed_id in self.feeds:
+            raise ChangefeedExistsError(f"changefeed {spec.changefeed_id} exists; choose another id")
+        self.specs[spec.changefeed_id] = spec
+        view = views.ChangefeedView(
+            id=spec.changefeed_id,
+            state=FeedState.NORMAL,
+            mode=spec.mode,
+            sink_mode=spec.sink_mode,
+            source=mask(spec.source_uri),
+            sink=mask(spec.sink_uri),
+        )
+        return self._put(view)
+
+    async def list(self) -> builtins.list[views.ChangefeedView]:
+        self._check()
+        return list(self.feeds.values())
+
+    async def query(self, changefeed_id: str) -> views.ChangefeedView:
+        self._check()
+        if changefeed_id not in self.feeds:
+            raise ChangefeedNotFoundError(f"no changefeed {changefeed_id}; see `weir changefeed list`")
+        return self.feeds[changefeed_id]
+
+    async def pause(self, changefeed_id: str) -> views.ChangefeedView:
+        feed = await self.query(changefeed_id)
+        return self._put(feed.model_copy(update={"state": FeedState.STOPPED}))
+
+    async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> views.ChangefeedView:
+        feed = await self.query(changefeed_id)
+        if feed.state is FeedState.NORMAL:
+            raise JobRefusedError(f"changefeed {changefeed_id} is running; pause it first")
+        checkpoint = feed.checkpoint_ts if overwrite_checkpoint_ts is None else overwrite_checkpoint_ts
+        return self._put(feed.model_copy(update={"state": FeedState.NORMAL, "checkpoint_ts": checkpoint}))
+
+    async def remove(self, changefeed_id: str) -> None:
+        await self.query(changefeed_id)
+        del self.feeds[changefeed_id]
+
+    async def tables(self, changefeed_id: str) -> builtins.list[views.TableView]:
+        return list((await self.query(changefeed_id)).tables)
+
+    async def diff(self, changefeed_id: str) -> builtins.list[views.TableDiff]:
+        await self.query(changefeed_id)
+        return self.diffs
+
+    def _check(self) -> None:
+        if self.breaks_with is not None:
+            raise self.breaks_with
+        if not self._is_owner:
+            raise NotOwnerError("this capture is not the owner")
+
+    def _put(self, view: views.ChangefeedView) -> views.ChangefeedView:
+        self.feeds[view.id] = view
+        return view

@@ -1,0 +1,175 @@
+"""The HTTP API over a cluster in memory, through its own client: routes, statuses, forwarding, no secrets in errors."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import anyio
+import httpx
+import pytest
+
+from capture.api import FORWARDED_FROM, create_app
+from capture.client import Client, RemoteError
+from capture.cluster import ChangefeedSpec, TableDiff
+from capture.errors import ServerUnreachableError
+from reactor.errors import EtcdUnreachableError
+from reactor.records import FeedState, SinkMode
+from tests.unit.capture.fakes import MemoryCluster
+
+SPEC = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://u:geheim@h/d", sink_uri="delta+file:///lake")
+
+
+class AppTransport(httpx.BaseTransport):
+    """The application behind the blocking client, without a socket."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._app = create_app(cluster)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport) as client:
+                sent = httpx.Request(request.method, request.url, headers=request.headers, content=request.read())
+                answer = await client.send(sent)
+                return httpx.Response(answer.status_code, headers=answer.headers, content=await answer.aread())
+
+        # In a thread of its own: pytest-asyncio keeps a loop in this one.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(anyio.run, call).result()
+
+
+@contextmanager
+def client_of(cluster: MemoryCluster) -> Iterator[Client]:
+    with Client("http://weir", transport=AppTransport(cluster)) as client:
+        yield client
+
+
+async def call(cluster: MemoryCluster, method: str, path: str, **arguments: object) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(cluster)), base_url="http://weir") as client:
+        return await client.request(method, path, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_changefeed_lives_through_the_client() -> None:
+    cluster = MemoryCluster()
+    with client_of(cluster) as client:
+        created = client.create(SPEC.model_copy(update={"sink_mode": SinkMode.CHANGELOG}))
+        assert created.source == "postgresql://u:***@h/d"
+        assert cluster.specs["feed"].source_uri == SPEC.source_uri
+        assert cluster.specs["feed"].sink_mode is SinkMode.CHANGELOG
+        assert [feed.id for feed in client.list()] == ["feed"]
+        assert client.pause("feed").state is FeedState.STOPPED
+        assert client.resume("feed", overwrite_checkpoint_ts=7).checkpoint_ts == 7
+        assert client.tables("feed") == []
+        client.remove("feed")
+        assert client.list() == []
+
+
+def test_the_members_answer_for_themselves() -> None:
+    with client_of(MemoryCluster(is_owner=False)) as client:
+        assert client.status().cluster_id == "test"
+        assert [capture.id for capture in client.captures()] == ["capture-1"]
+        assert client.health().problem == "no owner"
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "code"),
+    [
+        (lambda client: client.query("none"), 404, "ChangefeedNotFound"),
+        (lambda client: client.create(SPEC), 409, "ChangefeedExists"),
+        (lambda client: client.resume("feed"), 409, "JobRefused"),
+    ],
+)
+def test_refusals_come_back_with_status_and_code(action: object, status: int, code: str) -> None:
+    cluster = MemoryCluster()
+    with client_of(cluster) as client:
+        client.create(SPEC)
+        assert callable(action)
+        with pytest.raises(RemoteError) as caught:
+            action(client)
+    assert (caught.value.status, caught.value.code) == (status, code)
+
+
+async def test_what_passes_by_itself_is_503() -> None:
+    cluster = MemoryCluster()
+    cluster.breaks_with = EtcdUnreachableError("etcd does not answer; is it running?")
+    answer = await call(cluster, "GET", "/api/v2/changefeeds")
+    assert (answer.status_code, answer.json()["error_code"]) == (503, "EtcdUnreachable")
+
+
+async def test_our_own_faults_are_500_in_one_masked_line() -> None:
+    cluster = MemoryCluster()
+    cluster.breaks_with = RuntimeError("no route to\npostgresql://u:geheim@h/d")
+    answer = await call(cluster, "GET", "/api/v2/changefeeds")
+    assert answer.status_code == 500
+    assert answer.json() == {
+        "error_code": "Internal",
+        "error_msg": "RuntimeError: no route to postgresql://u:***@h/d; see this capture's log",
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"changefeed_id": "feed", "source_uri": "postgresql://u:geheim@h/d"},
+        {**SPEC.model_dump(mode="json"), "sinkmode": "postgresql://u:geheim@h/d"},
+        {**SPEC.model_dump(mode="json"), "start_ts": "postgresql://u:geheim@h/d"},
+    ],
+)
+async def test_a_wrong_body_is_400_and_never_echoed(body: dict[str, object]) -> None:
+    answer = await call(MemoryCluster(), "POST", "/api/v2/changefeeds", json=body)
+    assert (answer.status_code, answer.json()["error_code"]) == (400, "InvalidRequest")
+    assert "geheim" not in answer.text
+
+
+async def test_unknown_routes_have_our_error_shape() -> None:
+    answer = await call(MemoryCluster(), "GET", "/api/v2/nothing")
+    assert (answer.status_code, answer.json()["error_code"]) == (404, "Http")
+
+
+async def test_metrics_and_documentation_are_served() -> None:
+    assert "python_info" in (await call(MemoryCluster(), "GET", "/metrics")).text
+    paths = (await call(MemoryCluster(), "GET", "/openapi.json")).json()["paths"]
+    assert "/api/v2/changefeeds/{changefeed_id}/diff" in paths
+
+
+async def test_nobody_is_owner() -> None:
+    answer = await call(MemoryCluster(is_owner=False), "GET", "/api/v2/changefeeds")
+    assert (answer.status_code, answer.json()["error_code"]) == (503, "OwnerNotFound")
+
+
+async def test_an_owner_that_does_not_answer_is_503() -> None:
+    answer = await call(MemoryCluster(is_owner=False, owner="127.0.0.1:1"), "GET", "/api/v2/changefeeds")
+    assert (answer.status_code, answer.json()["error_code"]) == (503, "OwnerUnreachable")
+
+
+async def test_a_request_is_forwarded_once_only() -> None:
+    cluster = MemoryCluster(is_owner=False, owner="127.0.0.1:1")
+    answer = await call(cluster, "GET", "/api/v2/changefeeds", headers={FORWARDED_FROM: "capture-2"})
+    assert (answer.status_code, answer.json()["error_code"]) == (503, "NotOwner")
+
+
+def test_differences_are_listed() -> None:
+    cluster = MemoryCluster()
+    cluster.diffs = [TableDiff(table="public.t", equal=False, differences=("id=1 is missing in the sink",))]
+    with client_of(cluster) as client:
+        client.create(SPEC)
+        assert client.diff("feed") == cluster.diffs
+
+
+def test_nobody_at_the_url() -> None:
+    with (
+        Client("127.0.0.1:1") as client,
+        pytest.raises(ServerUnreachableError, match=r"no Weir server at http://127.*;"),
+    ):
+        client.list()
+    with Client("http://[bad") as client, pytest.raises(ServerUnreachableError, match="no Weir server"):
+        client.list()
+
+
+@pytest.mark.parametrize("content", [b"<html>", json.dumps({"x": 1}).encode()])
+@pytest.mark.parametrize("status", [200, 404])
+def test_somebody_else_at_the_url(content: bytes, status: int) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, content=content))
+    with Client("http://x", transport=transport) as client, pytest.raises(ServerUnreachableError, match="is not Weir"):
+        client.query("feed")
