@@ -6,7 +6,8 @@ passes over the bytes, no Python object per row. The first pass (``locate``) fin
 
 What it promises to sinks: the after image of an insert or update is complete except where ``unchanged`` says that the
 source left a large value out and did not send it with the old row either; a before image holds what the replica
-identity sent; TRUNCATE is one row whose columns are all NULL.
+identity sent; TRUNCATE is one row whose columns are all NULL. Which span a row belongs to, and whether an update moved
+its key, is the business of ``agent.span_rows``.
 """
 
 from dataclasses import dataclass

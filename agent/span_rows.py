@@ -1,0 +1,77 @@
+"""Which rows of a batch of changes belong to a table span, and which updates moved a row to another key.
+
+A row belongs to the span that its key hashes into. An update that changes the key concerns two keys: where they lie in
+two spans, each sees its own half, the old key's span a delete and the new key's an insert. (That insert may still have
+``unchanged`` columns: their values stand only in the old key's row, which is another span's; a sink has to refuse it.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.key_hash import key_hash
+from agent.ports import BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
+from reactor.ids import KEY_SPACE, TableSpan
+
+Mask = npt.NDArray[np.bool_]
+
+
+def key_changes(changes: Changes, key: Sequence[str]) -> Mask:
+    """True for updates whose key is not what it was; ``changes.before`` then has the old key."""
+    changed = np.zeros(len(changes), np.bool_)
+    if changes.before is None:
+        return changed
+    for name in key:
+        old, new = changes.before.column(name), changes.after.column(name)
+        differs = pc.fill_null(pc.not_equal(old, new), pc.xor(old.is_null(), new.is_null()))
+        changed |= differs.to_numpy(zero_copy_only=False)
+    changed &= (changes.op == UPDATE) & (changes.before_kind != BEFORE_NONE)
+    return changed
+
+
+def keep_span(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> Changes:
+    """The changes that concern ``span``, in their order; a TRUNCATE concerns every span."""
+    if span.is_whole_table:
+        return changes
+    new_in = _within(key_hash(changes.after, key), span)
+    old_in = new_in if changes.before is None else _within(key_hash(changes.before, key), span)
+    moved = key_changes(changes, key)
+    keep = np.where(changes.op == DELETE, old_in, new_in) | (moved & old_in) | (changes.op == TRUNCATE)
+    return _select(_split_moves(changes, moved & ~old_in, moved & ~new_in), keep)
+
+
+def _within(hashes: npt.NDArray[np.uint64], span: TableSpan) -> Mask:
+    inside = hashes >= np.uint64(span.start)
+    return inside if span.end == KEY_SPACE else inside & (hashes < np.uint64(span.end))
+
+
+def _split_moves(changes: Changes, arrives: Mask, leaves: Mask) -> Changes:
+    """Updates from another span become inserts, updates to another span become deletes."""
+    if not arrives.any() and not leaves.any():
+        return changes
+    op = np.where(arrives, INSERT, np.where(leaves, DELETE, changes.op)).astype(np.int8)
+    before_kind = np.where(arrives, BEFORE_NONE, changes.before_kind).astype(np.int8)
+    gone = pa.array(leaves)
+    columns = [pc.if_else(gone, pa.scalar(None, column.type), column) for column in changes.after.columns]
+    after = pa.RecordBatch.from_arrays(columns, schema=changes.after.schema)
+    unchanged = {name: mask & ~leaves for name, mask in changes.unchanged.items()}
+    return replace(changes, op=op, before_kind=before_kind, after=after, unchanged=unchanged)
+
+
+def _select(changes: Changes, keep: Mask) -> Changes:
+    mask = pa.array(keep)
+    unchanged = {name: flags[keep] for name, flags in changes.unchanged.items()}
+    return replace(
+        changes,
+        op=changes.op[keep],
+        commit_ts=changes.commit_ts[keep],
+        seq=changes.seq[keep],
+        after=changes.after.filter(mask),
+        before=None if changes.before is None else changes.before.filter(mask),
+        before_kind=changes.before_kind[keep],
+        unchanged={name: flags for name, flags in unchanged.items() if flags.any()},
+    )
