@@ -44,6 +44,10 @@ class WatchCursor:
     def is_caught_up(self) -> bool:
         return self.revision >= self.barrier
 
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
     def drain(self) -> list[Event]:
         """The events that wait, oldest first; nothing while the barrier stands."""
         if not self.is_caught_up:

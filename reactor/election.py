@@ -1,0 +1,133 @@
+"""Who is owner: of all candidates under a prefix, the one whose key was created first.
+
+A candidate's key is named after its lease and dies with it. It waits only for the candidate right before it, so that
+an owner's end wakes one capture and not all. The create revision of the owner's key is the *owner revision*: it grows
+from owner to owner, stands in every order the owner sends, and ``proof`` puts it into a transaction, which then
+fails if the ownership is over.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from reactor.client import Compare, EtcdClient, Put, Snapshot, Target
+from reactor.errors import CompactedError, EtcdError, NotOwnerError, OwnerNotFoundError
+from reactor.session import Session
+
+_RESIGN_TIMEOUT_S = 5.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """``value``: what it campaigned with (a capture id). ``revision``: the owner revision."""
+
+    key: str
+    value: str
+    revision: int
+
+
+class Election:
+    """One candidate under ``prefix``, for the life of one session."""
+
+    def __init__(self, client: EtcdClient, session: Session, *, prefix: str) -> None:
+        self._client = client
+        self._session = session
+        self._prefix = prefix + "/"
+        self.key = f"{self._prefix}{session.lease:x}"
+        self._revision = 0
+
+    @property
+    def revision(self) -> int:
+        """The owner revision of this candidate.
+
+        :raises NotOwnerError: it has not been elected, or has resigned.
+        """
+        if not self._revision:
+            raise NotOwnerError("this capture is not the owner; ask the leader of the election")
+        return self._revision
+
+    def proof(self) -> Compare:
+        """Holds in a transaction exactly while this candidate is the owner."""
+        return Compare(self.key, Target.CREATE_REVISION, self.revision)
+
+    async def campaign(self, value: str) -> None:
+        """Stand for election and wait until elected; given up (also by cancellation), the candidacy is withdrawn.
+
+        :raises SessionDoneError: the session ended first.
+        """
+        try:
+            self._revision = await self._session.run(lambda: self._win(value))
+        except BaseException:
+            await self.resign()
+            raise
+
+    async def resign(self) -> None:
+        """Step down, or withdraw the candidacy. Best effort: the key goes with its lease anyway."""
+        self._revision = 0
+        with anyio.move_on_after(_RESIGN_TIMEOUT_S, shield=True):
+            try:
+                await self._client.delete(self.key)
+            except EtcdError as error:
+                _log.warning("not resigned", key=self.key, error=str(error))
+
+    async def leader(self) -> Leader:
+        """:raises OwnerNotFoundError: nobody stands at the moment."""
+        leader = _first(await self._client.get_prefix(self._prefix))
+        if leader is None:
+            raise OwnerNotFoundError("no capture is owner at the moment; try again in a few seconds")
+        return leader
+
+    async def observe(self, on_leader: Callable[[Leader | None], None]) -> None:
+        """Report the leader now and at every change, until cancelled."""
+        reported: list[Leader | None] = []
+        while True:
+            snapshot = await self._client.get_prefix(self._prefix)
+            leader = _first(snapshot)
+            if reported != [leader]:
+                reported = [leader]
+                on_leader(leader)
+            await self._wait_change(self._prefix, snapshot.revision)
+
+    async def _win(self, value: str) -> int:
+        """Create the key, then wait until no older candidate is left; the create revision."""
+        revision = await self._stand(value)
+        while True:
+            snapshot = await self._client.get_prefix(self._prefix)
+            if not any(item.key == self.key for item in snapshot.items):
+                revision = await self._stand(value)  # somebody withdrew us by hand
+                continue
+            older = [item for item in snapshot.items if item.create_revision < revision]
+            if not older:
+                return revision
+            last = max(older, key=lambda item: item.create_revision)
+            await self._wait_change(last.key, snapshot.revision)
+
+    async def _stand(self, value: str) -> int:
+        """Put our key unless it is there already, from an earlier call whose answer was lost."""
+        absent = Compare(self.key, Target.CREATE_REVISION, 0)
+        while True:
+            await self._client.txn([absent], [Put(self.key, value.encode(), self._session.lease)])
+            item = await self._client.get(self.key)
+            if item is not None:
+                return item.create_revision
+
+    async def _wait_change(self, prefix: str, revision: int) -> None:
+        """Until something under ``prefix`` is newer than ``revision``."""
+        try:
+            async with self._client.watch_prefix(prefix, start_revision=revision + 1) as batches:
+                async for batch in batches:
+                    if batch.events:
+                        return
+        except CompactedError:
+            return  # so much has happened that reading again is due
+
+
+def _first(snapshot: Snapshot) -> Leader | None:
+    if not snapshot.items:
+        return None
+    item = min(snapshot.items, key=lambda item: item.create_revision)
+    return Leader(item.key, item.value.decode(), item.create_revision)

@@ -1,0 +1,99 @@
+"""What a tick asked for and etcd has not confirmed yet: patch groups, and the answers that wait for them.
+
+An ``Answer`` tells an operator that something *is so*; it goes out only when every group of its tick has committed,
+and says what went wrong if one of them never can. Groups run again on fresh values after a conflict.
+
+A transaction whose answer was lost is *in doubt*: it may have been done, may still be done, or not. Its groups stay
+pending. Every transaction compares the revisions of all it writes, so trying again is safe: at most one of the two
+takes effect. If it was the lost one, the watch shows a revision with exactly its writes, and the groups are done.
+
+Pure: the worker feeds in results and events, and performs the effects that come back.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from reactor.client import Event, KeyValue
+from reactor.effects import Answer
+from reactor.errors import WeirError
+from reactor.txn import Plan, Seen, Txn, plan
+
+
+class Pending:
+    """The groups of one tick, in order, until all are committed or void."""
+
+    def __init__(self, delete_count_key: str) -> None:
+        self._delete_count_key = delete_count_key
+        self._groups: tuple[Seen, ...] = ()
+        self._answers: tuple[Answer, ...] = ()
+        self._error = ""
+        self._doubt: Plan | None = None
+
+    def __bool__(self) -> bool:
+        """Whether groups wait: no tick until then."""
+        return bool(self._groups)
+
+    def begin(self, groups: Sequence[Seen], answers: Sequence[Answer]) -> None:
+        """A tick asked for these; everything of the tick before is settled."""
+        assert not self._groups, "a tick while groups of the one before are pending"
+        self._groups, self._answers, self._error = tuple(groups), tuple(answers), ""
+
+    def plan(self, base: Mapping[str, KeyValue]) -> Plan:
+        """The next transaction on fresh values; groups that can never commit are dropped here."""
+        planned = plan(self._groups, base, delete_count_key=self._delete_count_key)
+        self._groups = planned.taken + planned.left
+        for rejected in planned.rejected:
+            self._error = self._error or _reason(rejected.error)
+        if planned.txn.is_empty:
+            self._groups = planned.left
+        return planned
+
+    def committed(self, planned: Plan) -> None:
+        """The transaction took effect; one that was in doubt therefore never can."""
+        self._groups = planned.left
+        self._doubt = None
+
+    def lost(self, planned: Plan) -> None:
+        """No answer: the transaction is in doubt."""
+        self._doubt = planned
+
+    def observe(self, events: Sequence[Event]) -> bool:
+        """Events from the watch; True when they show that the transaction in doubt took effect."""
+        doubt = self._doubt
+        if doubt is None:
+            return False
+        revisions = groupby(events, key=lambda event: event.mod_revision)
+        shown = any({event.key: event.value for event in batch} == doubt.txn.writes for _, batch in revisions)
+        return shown and self._resolve(doubt)
+
+    def observe_snapshot(self, base: Mapping[str, KeyValue]) -> bool:
+        """As ``observe``, where the history is gone and only the values tell."""
+        doubt = self._doubt
+        return doubt is not None and _stands(doubt.txn, base) and self._resolve(doubt)
+
+    def take_answers(self) -> tuple[Answer, ...]:
+        """The tick's answers, once nothing of it waits any more."""
+        if self._groups:
+            return ()
+        answers, self._answers = self._answers, ()
+        if not self._error:
+            return answers
+        return tuple(Answer(answer.job_id, error=answer.error or self._error) for answer in answers)
+
+    def _resolve(self, doubt: Plan) -> bool:
+        done = {id(seen) for seen in doubt.taken}
+        self._groups = tuple(seen for seen in self._groups if id(seen) not in done)
+        self._doubt = None
+        return True
+
+
+def _stands(txn: Txn, base: Mapping[str, KeyValue]) -> bool:
+    """Whether every write of the transaction is what its key holds, all at one revision."""
+    items = {key: base.get(key) for key in txn.writes}
+    revisions = {item.mod_revision for item in items.values() if item is not None}
+    values_match = all(value == (item.value if (item := items[key]) else None) for key, value in txn.writes.items())
+    return values_match and len(revisions) <= 1
+
+
+def _reason(error: WeirError) -> str:
+    return f"not done: {error}"

@@ -1,0 +1,133 @@
+"""A lease that is kept alive: what makes a capture present, and fences it when it is gone.
+
+The session is over as soon as the lease is lost *or can no longer be proven alive*: every keep-alive moves a local
+deadline, counted from before the request was sent, so it never lies behind the server's. A process that was stopped
+and wakes up after its deadline therefore knows at once, before it has heard from anybody: ``is_done`` looks at the
+clock. The clock is the loop's monotonic one, which runs on while a process is stopped.
+
+Whoever acts under a session calls ``check`` before it acts, or puts its work into ``run``.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import anyio
+import structlog
+
+from reactor.client import EtcdClient
+from reactor.errors import EtcdError, LeaseExpiredError, SessionDoneError
+
+T = TypeVar("T")
+
+_REVOKE_TIMEOUT_S = 2.0
+#: After a keep-alive that failed; the client has already tried every endpoint.
+_RETRY_S = 0.2
+
+_log = structlog.get_logger()
+
+
+class Session:
+    """One lease and what is known of its life. Made by ``open_session``."""
+
+    def __init__(self, client: EtcdClient, lease: int, *, ttl_s: float, deadline: float) -> None:
+        self.lease = lease
+        self._client = client
+        self._ttl_s = ttl_s
+        self._deadline = deadline
+        self._done = anyio.Event()
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set() or anyio.current_time() >= self._deadline
+
+    def check(self) -> None:
+        """:raises SessionDoneError: the lease is over, or may be."""
+        if self.is_done:
+            raise SessionDoneError(f"session {self.lease:x} is over: its lease ran out; a new one must be started")
+
+    async def wait_done(self) -> None:
+        await self._done.wait()
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """``await work()``, given up as soon as the session is over; what it raises comes out as it is.
+
+        :raises SessionDoneError: the session ended first.
+        """
+        self.check()
+        outcome: list[T] = []
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._cancel_when_done, tasks.cancel_scope)
+            try:
+                outcome.append(await work())
+            except Exception as error:
+                failure = error  # kept out of the task group, which would wrap it
+            tasks.cancel_scope.cancel()
+        self.check()
+        if failure is not None:
+            raise failure
+        return outcome[0]
+
+    async def _cancel_when_done(self, scope: anyio.CancelScope) -> None:
+        await self._done.wait()
+        scope.cancel()
+
+    async def keep_alive(self) -> None:
+        """Renew the lease until it is over; returns then."""
+        try:
+            while not self.is_done:
+                await anyio.sleep(min(self._ttl_s / 3, self._remaining_s))
+                await self._renew()
+        except LeaseExpiredError:
+            _log.warning("lease expired", lease=f"{self.lease:x}")
+        finally:
+            self._done.set()
+
+    async def _renew(self) -> None:
+        """One keep-alive, tried again until it is answered or the deadline has passed."""
+        while not self.is_done:
+            sent = anyio.current_time()
+            try:
+                with anyio.move_on_after(self._remaining_s):
+                    self._ttl_s = await self._client.keep_alive(self.lease)
+                    self._deadline = sent + self._ttl_s
+                    return
+            except LeaseExpiredError:
+                raise
+            except EtcdError as error:
+                _log.warning("keep-alive failed", lease=f"{self.lease:x}", error=str(error))
+                await anyio.sleep(min(_RETRY_S, self._remaining_s))
+
+    @property
+    def _remaining_s(self) -> float:
+        return max(0.0, self._deadline - anyio.current_time())
+
+    async def revoke(self) -> None:
+        """Give the lease back, so that others need not wait for its end. Best effort: it ends by itself too."""
+        self._done.set()
+        with anyio.move_on_after(_REVOKE_TIMEOUT_S, shield=True):
+            try:
+                await self._client.revoke(self.lease)
+            except EtcdError as error:
+                _log.warning("lease not revoked", lease=f"{self.lease:x}", error=str(error))
+
+
+@asynccontextmanager
+async def open_session(client: EtcdClient, *, ttl_s: int = 10) -> AsyncIterator[Session]:
+    """A session that lives for the block; the lease is revoked at its end. Enter and leave it in one task.
+
+    The block is not interrupted when the session ends: it decides what to stop first.
+
+    :raises EtcdError: no lease could be had.
+    """
+    asked = anyio.current_time()
+    lease = await client.grant(ttl_s)
+    session = Session(client, lease, ttl_s=ttl_s, deadline=asked + ttl_s)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session.keep_alive, name=f"session {lease:x}")
+        try:
+            yield session
+        finally:
+            tasks.cancel_scope.cancel()
+            await session.revoke()

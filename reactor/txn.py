@@ -1,0 +1,194 @@
+"""From patch groups to one optimistic transaction.
+
+``plan`` evaluates groups in order on a base of raw values and packs as many as fit into one transaction. Each group
+is evaluated on an overlay of its own (a ``ChainMap``) that is merged only when the group is accepted, so a group that
+does not fit, or fails, leaves no trace on the values that later groups see. A group is never split.
+
+The transaction compares the modification revision of every key that a group with changes touches or requires. It also
+compares the delete counter, always, and raises it when it deletes a key: a key deleted meanwhile looks like one that
+never was (both have revision 0), and the counter tells the two apart (tiflow 1.3.1).
+
+Pure. The worker sends the transaction, and runs the groups again on fresh values if a compare did not hold.
+"""
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from reactor.client import Compare, Delete, KeyValue, Operation, Put, Target
+from reactor.errors import ConflictError, IgnorePatchError, TxnTooLargeError, WeirError
+from reactor.patches import Patch, PatchGroup
+
+#: etcd's own default limits on one transaction (--max-txn-ops; --max-request-bytes with room for the envelope).
+OPERATIONS_MAX = 128
+BYTES_MAX = 1024 * (1024 + 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A group as a tick asked for it, with the revisions its required keys had in that tick."""
+
+    group: PatchGroup
+    required: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, group: PatchGroup, base: Mapping[str, KeyValue]) -> "Seen":
+        return cls(group, {key: mod_revision(base, key) for key in group.requires})
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A group that can never commit, and why; a ``ConflictError`` asks for a fresh decision, the rest are faults."""
+
+    seen: Seen
+    error: WeirError
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """One transaction, ready to send. ``writes``: every key it changes; None deletes."""
+
+    compares: tuple[Compare, ...]
+    operations: tuple[Operation, ...]
+    writes: Mapping[str, bytes | None]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.operations
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``taken``: the groups the transaction commits (some may change nothing); ``left``: what did not fit."""
+
+    txn: Txn
+    taken: tuple[Seen, ...]
+    left: tuple[Seen, ...]
+    rejected: tuple[Rejected, ...]
+
+
+def mod_revision(base: Mapping[str, KeyValue], key: str) -> int:
+    """0 for a key that is not there, as etcd has it."""
+    item = base.get(key)
+    return item.mod_revision if item else 0
+
+
+def plan(groups: Sequence[Seen], base: Mapping[str, KeyValue], *, delete_count_key: str) -> Plan:
+    """The next transaction for ``groups``, evaluated on ``base``."""
+    packer = _Packer(base, delete_count_key)
+    taken: list[Seen] = []
+    rejected: list[Rejected] = []
+    for index, seen in enumerate(groups):
+        try:
+            fits = packer.add(seen)
+        except WeirError as error:
+            rejected.append(Rejected(seen, error))
+            continue
+        if not fits:
+            return Plan(packer.txn(), tuple(taken), tuple(groups[index:]), tuple(rejected))
+        taken.append(seen)
+    return Plan(packer.txn(), tuple(taken), (), tuple(rejected))
+
+
+class _Packer:
+    """The transaction so far: its writes, the keys it depends on, its size."""
+
+    def __init__(self, base: Mapping[str, KeyValue], delete_count_key: str) -> None:
+        self._base = base
+        self._delete_count_key = delete_count_key
+        self._writes: dict[str, bytes | None] = {}
+        self._compared: dict[str, int] = {}
+
+    def add(self, seen: Seen) -> bool:
+        """Merge the group if the transaction still fits with it; False leaves everything as it was.
+
+        :raises TxnTooLargeError: the group would not fit into an empty transaction either.
+        :raises WeirError: the group is void: what it requires has moved, or a patch of it failed.
+        """
+        overlay: dict[str, bytes | None] = {}
+        _check_required(seen, self._base)
+        _evaluate(seen.group.patches, ChainMap(overlay, self._writes), self._base)
+        changed = _without_noops(overlay, self._writes, self._base)
+        if not changed:
+            return True
+        _check_limits(changed)
+        merged = self._writes | changed
+        if not _fits(merged):
+            return False
+        touched = [patch.key for patch in seen.group.patches]
+        self._compared |= {key: mod_revision(self._base, key) for key in touched}
+        self._compared |= seen.required
+        self._writes = merged
+        return True
+
+    def txn(self) -> Txn:
+        """What was packed; empty when no group changes anything."""
+        writes = {key: value for key, value in self._writes.items() if value != _value(self._base, key)}
+        if any(value is None for value in writes.values()):
+            writes[self._delete_count_key] = _next_count(_value(self._base, self._delete_count_key))
+        compared = self._compared | {self._delete_count_key: mod_revision(self._base, self._delete_count_key)}
+        return Txn(
+            compares=tuple(Compare(key, Target.MOD_REVISION, revision) for key, revision in sorted(compared.items())),
+            operations=tuple(_operation(key, value) for key, value in writes.items()),
+            writes=writes,
+        )
+
+
+def _check_required(seen: Seen, base: Mapping[str, KeyValue]) -> None:
+    moved = [key for key, revision in seen.required.items() if mod_revision(base, key) != revision]
+    if moved:
+        raise ConflictError(f"{', '.join(sorted(moved))} changed after the decision that relied on it; decide again")
+
+
+def _evaluate(patches: Iterable[Patch], values: ChainMap[str, bytes | None], base: Mapping[str, KeyValue]) -> None:
+    for patch in patches:
+        old = values[patch.key] if patch.key in values else _value(base, patch.key)
+        try:
+            values[patch.key] = patch.function(old)
+        except IgnorePatchError:
+            continue
+
+
+def _without_noops(
+    overlay: Mapping[str, bytes | None], writes: Mapping[str, bytes | None], base: Mapping[str, KeyValue]
+) -> dict[str, bytes | None]:
+    """What the group really changes, seen from the values before it."""
+    before = {key: writes[key] if key in writes else _value(base, key) for key in overlay}
+    return {key: value for key, value in overlay.items() if value != before[key]}
+
+
+def _check_limits(changed: Mapping[str, bytes | None]) -> None:
+    if _fits(changed):
+        return
+    raise TxnTooLargeError(
+        f"one group of {_operations(changed)} operations and {_size(changed)} bytes is over etcd's limits "
+        f"({OPERATIONS_MAX} operations, {BYTES_MAX} bytes); change fewer keys at once"
+    )
+
+
+def _fits(writes: Mapping[str, bytes | None]) -> bool:
+    return _operations(writes) <= OPERATIONS_MAX and _size(writes) <= BYTES_MAX
+
+
+def _operations(writes: Mapping[str, bytes | None]) -> int:
+    """With the counter's own put, which a transaction that deletes carries too."""
+    return len(writes) + any(value is None for value in writes.values())
+
+
+def _size(writes: Mapping[str, bytes | None]) -> int:
+    """A key counts twice: it is in the compare as well."""
+    return sum(2 * len(key.encode()) + len(value or b"") for key, value in writes.items())
+
+
+def _value(base: Mapping[str, KeyValue], key: str) -> bytes | None:
+    item = base.get(key)
+    return item.value if item else None
+
+
+def _next_count(value: bytes | None) -> bytes:
+    """Only the counter's revision is ever compared, so an unreadable count simply starts over."""
+    return b"%d" % (int(value) + 1 if value is not None and value.isdigit() else 1)
+
+
+def _operation(key: str, value: bytes | None) -> Operation:
+    return Delete(key) if value is None else Put(key, value)

@@ -1,0 +1,293 @@
+"""The loop: watch a prefix, apply, tick, commit (tiflow 1.3.1).
+
+    wait ─► apply what the watch brought ─► commit what is pending ─► tick ─► commit at once ─┐
+      ▲       (not before our own last        (after a conflict, on                           │
+      │        commit has come back)           fresh values)                                  │
+      └───────────────────────────────────────────────────────────────────────────────────────┘
+
+When to tick is for ``reactor.pace`` to say. A tick sees the state complete up to our own last commit, and there is no
+tick while patches of the one before are pending.
+
+Order of effects. Patches are committed right after their tick. ``Send`` and ``Log`` go out at once, whether or not the
+patches commit: messages carry epochs, are fenced by their receivers, and are sent again by later ticks. An
+``Answer`` goes out only after every patch group of its tick has committed (``reactor.pending``).
+
+The worker ends with ``SessionDoneError`` when the session does, with ``NotOwnerError`` when the owner's key is
+deleted, with whatever else goes wrong, or plainly when the reactor is finished. ``fences`` are compares added to every
+transaction (``Election.proof``): a worker that does not know yet that its time is over still cannot write.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import anyio
+import structlog
+
+from reactor import keys
+from reactor.client import Compare, EtcdClient, WatchBatch
+from reactor.effects import Answer, Commit, Effect, Perform, WakeAt
+from reactor.errors import ConflictError, EtcdError, EtcdUnreachableError, NotOwnerError, ReactorFinishedError
+from reactor.pace import Pace
+from reactor.pending import Pending
+from reactor.protocol import Reactor
+from reactor.session import Session
+from reactor.state import ClusterState
+from reactor.txn import Plan, Seen
+from reactor.watch import WatchCursor
+
+_BURST = 2
+#: After what etcd refused or did not answer, unless the watch brings something before.
+_RETRY_S = 0.2
+_SLOW_TICK_S = 1.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatistics:
+    """Counts since the start. ``conflicts``: transactions and groups refused because something had moved."""
+
+    ticks: int = 0
+    commits: int = 0
+    conflicts: int = 0
+    resyncs: int = 0
+
+
+class EtcdWorker:
+    """One reactor over one cluster's state. ``run`` it once; ``post`` to it from the same loop.
+
+    ``clock`` is what ``now`` and ``WakeAt`` are measured by. The inbox has no bound: it fills only while etcd is
+    silent, and then the session, and with it the worker, ends.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        reactor: Reactor,
+        *,
+        state: ClusterState,
+        session: Session,
+        perform: Perform,
+        owner_key: str | None = None,
+        fences: Sequence[Compare] = (),
+        interval_s: float = 0.05,
+        idle_interval_s: float = 0.5,
+        clock: Callable[[], float] = anyio.current_time,
+    ) -> None:
+        self.state = state
+        self._client = client
+        self._reactor = reactor
+        self._session = session
+        self._perform = perform
+        self._owner_key = owner_key
+        self._fences = tuple(fences)
+        self._clock = clock
+        self._pace = Pace(interval_s, burst=_BURST, idle_interval_s=idle_interval_s)
+        self._cursor = WatchCursor()
+        self._pending = Pending(str(keys.DeleteCountKey(state.cluster)))
+        self._inbox: deque[object] = deque()
+        self._wake = anyio.Event()
+        self._is_loaded = False
+        self._retry_at = 0.0
+        self._failure: Exception | None = None
+        self._statistics = WorkerStatistics()
+
+    def statistics(self) -> WorkerStatistics:
+        return self._statistics
+
+    def post(self, event: object) -> None:
+        """Give ``event`` to the next tick."""
+        self._inbox.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Tick soon."""
+        self._pace.note_news()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until the reactor is finished.
+
+        :raises SessionDoneError: the session ended.
+        :raises NotOwnerError: the owner's key was deleted.
+        :raises EtcdError: etcd refused what no retry can change.
+        """
+        await self._session.run(self._run)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._end_all_after, self._follow, tasks.cancel_scope)
+            await self._end_all_after(self._loop, tasks.cancel_scope)
+
+    async def _end_all_after(self, work: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
+        """Failures are kept out of the task group, which would wrap them."""
+        try:
+            await work()
+        except Exception as error:
+            self._failure = self._failure or error
+        scope.cancel()
+
+    # The watch: fills buffers, decides nothing.
+
+    async def _follow(self) -> None:
+        """Read the prefix, then watch it; start over when the history is gone or etcd fails."""
+        while True:
+            try:
+                await self._load()
+                await self._watch()
+            except EtcdError as error:
+                if not error.retryable:
+                    raise
+                _log.info("reading the prefix again", prefix=self.state.prefix, error=str(error))
+            self._count(resyncs=1)
+            await anyio.sleep(_RETRY_S)
+
+    async def _load(self) -> None:
+        snapshot = await self._client.get_prefix(self.state.prefix)
+        self._cursor.reset(snapshot.revision)
+        self.state.load(snapshot)
+        if self._owner_key is not None and self._owner_key not in self.state.raw:
+            raise self._not_owner()
+        self._pending.observe_snapshot(self.state.raw)
+        self._is_loaded = True
+        self._note_fresh()
+
+    async def _watch(self) -> None:
+        start = self._cursor.revision + 1
+        async with self._client.watch_prefix(self.state.prefix, start_revision=start) as batches:
+            async for batch in batches:
+                self._take_in(batch)
+
+    def _take_in(self, batch: WatchBatch) -> None:
+        fresh = self._cursor.push(batch)
+        if any(event.key == self._owner_key and event.value is None for event in fresh):
+            raise self._not_owner()
+        if fresh:
+            self._pending.observe(fresh)
+            self._note_fresh()
+
+    def _note_fresh(self) -> None:
+        self._retry_at = 0.0
+        self.wake()
+
+    def _not_owner(self) -> NotOwnerError:
+        return NotOwnerError(f"{self._owner_key} is gone: this capture is no longer the owner; campaign again")
+
+    # The loop: everything that is decided, is decided here.
+
+    async def _loop(self) -> None:
+        while not await self._step():
+            await self._wait()
+
+    async def _step(self) -> bool:
+        """One round; True when the reactor is finished."""
+        self._session.check()
+        if not (self._is_loaded and self._cursor.is_caught_up):
+            return False
+        self.state.apply(self._cursor.drain())
+        now = anyio.current_time()
+        if self._pending:
+            if now >= self._retry_at:
+                await self._commit()
+            return False
+        self._answer()
+        if not self._pace.take(now):
+            return False
+        if self._tick():
+            return True
+        await self._commit()
+        return False
+
+    async def _wait(self) -> None:
+        """Until there may be something to do."""
+        now = anyio.current_time()
+        delay_s = max(0.0, self._retry_at - now) if self._pending else self._pace.delay_s(now)
+        if not (self._is_loaded and self._cursor.is_caught_up):
+            delay_s = _RETRY_S
+        with anyio.move_on_after(delay_s):
+            await self._wake.wait()
+        self._wake = anyio.Event()
+
+    def _tick(self) -> bool:
+        """One decision; True when it was that nothing is left to do."""
+        started, now = anyio.current_time(), self._clock()
+        self.state.begin_tick(now)
+        inbox = tuple(self._inbox)
+        self._inbox.clear()
+        try:
+            effects = self._reactor.tick(self.state, inbox, now)
+        except ReactorFinishedError:
+            return True
+        self._count(ticks=1)
+        self._sort(effects, now)
+        if (took_s := anyio.current_time() - started) > _SLOW_TICK_S:
+            _log.warning("slow tick", seconds=round(took_s, 3), effects=len(effects))
+        return False
+
+    def _sort(self, effects: Sequence[Effect], now: float) -> None:
+        """Hand each effect to who carries it out, see "order of effects" above."""
+        groups: list[Seen] = []
+        answers: list[Answer] = []
+        for effect in effects:
+            match effect:
+                case Commit(group):
+                    groups.append(Seen.of(group, self.state.raw))
+                case Answer():
+                    answers.append(effect)
+                case WakeAt(at):
+                    self._pace.note_wake(anyio.current_time() + at - now)
+                case _:
+                    self._perform(effect)
+        self._pending.begin(groups, answers)
+
+    async def _commit(self) -> None:
+        """One transaction with as many pending groups as fit."""
+        planned = self._pending.plan(self.state.raw)
+        self._report(planned)
+        if not planned.txn.is_empty:
+            await self._send(planned)
+        self._answer()
+
+    async def _send(self, planned: Plan) -> None:
+        self._session.check()
+        try:
+            result = await self._client.txn((*planned.txn.compares, *self._fences), planned.txn.operations)
+        except EtcdUnreachableError as error:
+            _log.warning("no answer to a transaction", error=str(error))
+            self._pending.lost(planned)
+            self._retry_at = anyio.current_time() + _RETRY_S
+            return
+        if not result.succeeded:
+            self._count(conflicts=1)
+            if not self._cursor.has_pending:
+                self._retry_at = anyio.current_time() + _RETRY_S
+            return
+        self._count(commits=1)
+        self._cursor.expect(result.revision)
+        self._pending.committed(planned)
+
+    def _report(self, planned: Plan) -> None:
+        """Groups that can never commit: the next tick sees why, and decides anew."""
+        for rejected in planned.rejected:
+            self._pace.note_news()
+            if isinstance(rejected.error, ConflictError):
+                self._count(conflicts=1)
+            else:
+                _log.error("a change was refused", code=rejected.error.code, error=str(rejected.error))
+
+    def _answer(self) -> None:
+        for answer in self._pending.take_answers():
+            self._perform(answer)
+
+    def _count(self, *, ticks: int = 0, commits: int = 0, conflicts: int = 0, resyncs: int = 0) -> None:
+        old = self._statistics
+        self._statistics = replace(
+            old,
+            ticks=old.ticks + ticks,
+            commits=old.commits + commits,
+            conflicts=old.conflicts + conflicts,
+            resyncs=old.resyncs + resyncs,
+        )
