@@ -3,11 +3,18 @@
 Tests share the parts, so each makes what it needs under names of its own (a database, a cluster id, a directory).
 """
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
+from agent.spark import SparkExecutor
 from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
+
+
+def pytest_configure() -> None:
+    # pytest-asyncio asks for the current loop to put it back later; without this, asking makes one that nobody closes.
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +34,12 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     """A running PostgreSQL with ``wal_level=logical``; make a database of your own with ``create_database``."""
     with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), unsafe_no_fsync=True) as part:
         yield part
+
+
+@pytest.fixture(scope="session")
+def spark_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkExecutor]:
+    """A started Spark session with two cores; it takes seconds to start, so ask for it only where a job must run."""
+    executor = SparkExecutor("local[2]", work_dir=tmp_path_factory.mktemp("spark"))
+    executor.start()
+    yield executor
+    executor.stop()
