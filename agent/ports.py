@@ -67,6 +67,18 @@ class SegmentRef:
 
 
 @dataclass(frozen=True, slots=True)
+class TableBatch:
+    """Raw row events of one table under one schema on their way into the log (columns: ``agent.schema.LOG_BATCH``).
+
+    ``commit_time``: commit time of the newest, Unix seconds.
+    """
+
+    schema: TableSchema
+    batch: pa.RecordBatch
+    commit_time: float
+
+
+@dataclass(frozen=True, slots=True)
 class FlushTask:
     """Move one span from ``from_ts`` to ``to_ts``: what one Spark task is told.
 

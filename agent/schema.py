@@ -57,6 +57,9 @@ class TableSchema:
         return cls(columns=columns, **fields)
 
 
+#: Columns of every batch in the change log: commit Ts, ordinal inside the transaction, the event as the source sent it.
+LOG_BATCH = pa.schema([("commit_ts", pa.int64()), ("seq", pa.int64()), ("event", pa.large_binary())])
+
 #: Metadata key of an Arrow field: the source's own name of the column's type.
 SOURCE_TYPE = b"weir.source_type"
 

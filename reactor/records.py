@@ -245,6 +245,8 @@ class LogHead(Record):
     #: commit time at resolved_ts, Unix seconds; 0 when not known
     resolved_time: float = 0.0
     eras: tuple[Era, ...] = ()
+    #: events at or below it may be gone from the log (segments before ``first_seq``)
+    removed_ts: Ts = Ts(0)
 
 
 class DdlRecord(Record):

@@ -1,0 +1,146 @@
+"""One file of the change log: its name, how it is written and how one table is read out of it.
+
+A segment is an Arrow IPC file (lz4) with one record batch per table and schema version, in log order inside a batch.
+The name tells its place; the file's schema metadata tells which batch is whose, so a reader touches only the batches of
+its table; every batch carries the table's schema and the commit time of its newest event.
+Which files belong to the log is not told here: that is the head's word (``agent.log.reader``).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from agent.errors import LogError
+from agent.log.storage import LogDirectory, open_input
+from agent.ports import SegmentRef, TableBatch
+from agent.schema import LOG_BATCH, TableSchema
+from reactor.ids import Ts
+
+SCHEMA = b"weir.schema"
+COMMIT_TIME = b"weir.commit_time"
+BATCHES = b"weir.batches"
+
+_NAME = re.compile(r"^(\d{12,})-(\d+)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)\.arrow$")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """What the name of a segment says; see ``SegmentRef`` for the meaning."""
+
+    seq: int
+    epoch: int
+    first_ts: Ts
+    last_ts: Ts
+    resolved_ts: Ts
+
+    def __str__(self) -> str:
+        return f"{self.seq:012d}-{self.epoch}-{self.first_ts:x}-{self.last_ts:x}-{self.resolved_ts:x}.arrow"
+
+    @classmethod
+    def parse(cls, name: str) -> "SegmentName | None":
+        """None when the name is not a segment's."""
+        match = _NAME.match(name)
+        if match is None:
+            return None
+        seq, epoch, *positions = match.groups()
+        first, last, resolved = (Ts(int(text, 16)) for text in positions)
+        return cls(int(seq), int(epoch), first, last, resolved)
+
+    def ref(self, path: str, *, size: int = 0, tables: frozenset[int] = frozenset()) -> SegmentRef:
+        return SegmentRef(path, self.seq, self.epoch, self.first_ts, self.last_ts, self.resolved_ts, size, tables)
+
+
+def write(directory: LogDirectory, name: SegmentName, batches: Sequence[TableBatch]) -> SegmentRef:
+    """Write one segment; when this returns it is durable under its name, and a crash before leaves nothing under it.
+
+    :raises LogError: the storage refused.
+    """
+    size = directory.write(str(name), lambda file: _write_file(file, batches))
+    tables = frozenset(item.schema.table_id for item in batches)
+    return name.ref(directory.path_of(str(name)), size=size, tables=tables)
+
+
+def _write_file(file: BinaryIO, batches: Sequence[TableBatch]) -> None:
+    listing = [[item.schema.table_id, item.batch.num_rows] for item in batches]
+    schema = LOG_BATCH.with_metadata({BATCHES: json.dumps(listing)})
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(file, schema, options=options) as writer:
+        for item in batches:
+            metadata = {SCHEMA: item.schema.to_json(), COMMIT_TIME: repr(item.commit_time)}
+            writer.write_batch(item.batch, custom_metadata=metadata)
+
+
+def tables_of(path: str) -> frozenset[int]:
+    """The tables with at least one event in the segment.
+
+    :raises LogError: the file is missing or damaged.
+    """
+    with _open(path) as reader:
+        return frozenset(table for table, _ in _listing(reader))
+
+
+def read_table(path: str, table_id: int, from_ts: Ts, to_ts: Ts) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
+    """The events of one table with ``from_ts < commit_ts <= to_ts``, in log order, with the schema they came under.
+
+    :raises LogError: the file is missing or damaged.
+    """
+    for schema, batch, _ in read_batches(path, table_id):
+        if (wanted := _between(batch, from_ts, to_ts)).num_rows:
+            yield schema, wanted
+
+
+def read_batches(path: str, table_id: int | None = None) -> Iterator[tuple[TableSchema, pa.RecordBatch, float]]:
+    """Whole batches of one table (or of all) with the commit time of their newest event.
+
+    :raises LogError: the file is missing or damaged.
+    """
+    with _open(path) as reader:
+        for index, (table, _) in enumerate(_listing(reader)):
+            if table_id is None or table == table_id:
+                batch, metadata = _read_batch(reader, index, path)
+                yield _schema(metadata[SCHEMA]), batch, float(metadata[COMMIT_TIME])
+
+
+@lru_cache(maxsize=4096)
+def _schema(text: bytes) -> TableSchema:
+    return TableSchema.from_json(text)
+
+
+def _read_batch(reader: Any, index: int, path: str) -> tuple[pa.RecordBatch, Any]:
+    try:
+        item = reader.get_batch_with_custom_metadata(index)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+    return item.batch, item.custom_metadata
+
+
+def _between(batch: pa.RecordBatch, from_ts: Ts, to_ts: Ts) -> pa.RecordBatch:
+    commit_ts = batch.column(0).to_numpy()
+    start, end = np.searchsorted(commit_ts, (from_ts, to_ts), side="right")
+    return batch.slice(int(start), int(end - start))
+
+
+@contextmanager
+def _open(path: str) -> Iterator[Any]:
+    """The file's reader, closed with the block."""
+    with open_input(path) as file:
+        try:
+            reader = pa.ipc.open_file(file)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(path, error) from error
+        yield reader
+
+
+def _listing(reader: Any) -> list[list[int]]:
+    return list(json.loads(reader.schema.metadata[BATCHES]))
+
+
+def _damaged(path: str, error: Exception) -> LogError:
+    return LogError(f"segment {path} cannot be read ({str(error).splitlines()[0][:120]}); is the log storage complete?")
