@@ -3,9 +3,10 @@
 ``handle`` takes the owner's messages, ``handle_event`` what the processor says of its spans and units, and ``tick``
 tells the owner what has changed since it was last told; all return effects and never act or raise on foreign input.
 
-Heartbeats are answered fully (every span here, Absent for every asked one that is not) when the owner asks about
-spans or does not know this run of the processor yet; a heartbeat without spans asks only for what has changed, which
-keeps the many-spans case cheap. The owner asks fully often enough that a lost answer does not matter.
+A heartbeat that does not name this run of the processor, or that asks about spans, is answered fully: every span here,
+and Absent for every asked one that is not. Any other is answered with what has changed, which keeps the case of many
+spans cheap. The owner asks fully often enough that a lost answer does not matter, and until it has named this run once,
+whatever is sent to it is full: it must never take a part for the whole.
 """
 
 from agent import effects
@@ -52,6 +53,8 @@ class Agent:
         self.is_barrier_known = False
         self._untold: set[TableSpan] = set()
         self._worker_told: WorkerStatus | None = None
+        #: the processor epoch that the owner has named: proof that it has had a full answer from this run
+        self._epoch_known = ""
 
     def handle(self, message: Message, now: float) -> Effects:
         """One message of the owner (or of somebody who thinks that it is)."""
@@ -60,9 +63,11 @@ class Agent:
             reason = "for somebody else"
         if reason:
             return [_refused(message, reason)]
+        if self.gate.is_own(message.header):
+            self._epoch_known = self.gate.processor_epoch
         match message.body:
             case Heartbeat():
-                return self._on_heartbeat(message.body, is_known=self.gate.is_own(message.header))
+                return self._on_heartbeat(message.body, is_full=not self.gate.is_own(message.header))
             case AddSpan():
                 return self._on_add(message.body)
             case RemoveSpan():
@@ -91,20 +96,18 @@ class Agent:
         is_news = worker is not None and _without_progress(worker) != self._worker_told
         if self.gate.owner.id is None or not (self._untold or is_news):
             return []
-        return [self._respond(self._changed())]
+        return [self._respond([])]
 
     def stop_serving(self) -> None:
         """This capture is leaving: spans are moved away, no new ones are taken. One-way."""
         self.liveness = Liveness.STOPPING
 
-    def _on_heartbeat(self, heartbeat: Heartbeat, *, is_known: bool) -> Effects:
+    def _on_heartbeat(self, heartbeat: Heartbeat, *, is_full: bool) -> Effects:
         if heartbeat.is_stopping:
             self.stop_serving()
         self.barrier, self.is_barrier_known = heartbeat.barrier, True
-        if is_known and not heartbeat.spans:
-            return [self._respond(self._changed())]
-        absent = sorted(set(heartbeat.spans) - self.spans.keys())
-        return [self._respond([span.status for span in self.spans.values()] + [_absent(span) for span in absent])]
+        absent = [_absent(span) for span in sorted(set(heartbeat.spans) - self.spans.keys())]
+        return [self._respond(absent, is_full=is_full or bool(heartbeat.spans))]
 
     def _on_add(self, order: AddSpan) -> Effects:
         span = self.spans.get(order.span)
@@ -132,10 +135,11 @@ class Agent:
             del self.spans[span.span]
         return result
 
-    def _changed(self) -> list[SpanStatus]:
-        return [self.spans[span].status for span in sorted(self._untold)]
-
-    def _respond(self, statuses: list[SpanStatus]) -> Send:
+    def _respond(self, absent: list[SpanStatus], *, is_full: bool = False) -> Send:
+        """All spans, or those with news; always all until the owner has shown that it had them once."""
+        is_full = is_full or self._epoch_known != self.gate.processor_epoch
+        told = self.spans.keys() if is_full else self._untold
+        statuses = [self.spans[span].status for span in sorted(told)] + absent
         self._untold.clear()
         worker = self._worker()
         self._worker_told = _without_progress(worker) if worker else None

@@ -1,4 +1,5 @@
-"""What decides: every changefeed's state, barriers, watermark, which capture holds which table span, which runs which unit.
+"""What decides: a changefeed's state, barriers and watermark, which capture has which table span and runs which unit.
 
-Pure: no clock, no task, no socket. ``now`` and messages come in, effects go out; ``capture.performer`` carries them out.
+Pure: no clock, no task, no socket. ``now`` and messages come in, effects go out, and ``capture.performer`` carries
+them out.
 """

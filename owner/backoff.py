@@ -1,0 +1,35 @@
+"""How long a failing changefeed waits before it runs again, and when it gives up.
+
+The waits grow from 10 s by two up to 10 min, each off by up to a tenth in either direction so that changefeeds that
+failed together do not come back together. It gives up when no progress has been made for ``give_up_s``.
+"""
+
+from collections.abc import Callable
+
+from owner.settings import BackoffSettings
+
+#: a number in [0, 1): the changefeed's own seeded ``Random.random``, so that a run can be repeated
+Uniform = Callable[[], float]
+
+
+class Backoff:
+    """One burst of errors: ``reset`` begins it, ``next_s`` is asked after each error."""
+
+    def __init__(self, settings: BackoffSettings, uniform: Uniform) -> None:
+        self._settings = settings
+        self._uniform = uniform
+        self._interval_s = settings.initial_s
+        self._since = 0.0
+
+    def reset(self, now: float) -> None:
+        self._interval_s = self._settings.initial_s
+        self._since = now
+
+    def next_s(self, now: float, *, give_up_s: float) -> float | None:
+        """Seconds to wait; None: enough."""
+        if now - self._since > give_up_s:
+            return None
+        jitter = self._settings.jitter * (2 * self._uniform() - 1)
+        wait_s = self._interval_s * (1 + jitter)
+        self._interval_s = min(self._interval_s * self._settings.factor, self._settings.max_s)
+        return wait_s

@@ -1,0 +1,51 @@
+"""The errors of this package; all are ``reactor.errors.WeirError``: one line, cause then cure.
+
+OwnerError
+├── JobRefusedError          the changefeed's state does not allow what an operator asks for
+├── UnknownChangefeedError   no changefeed of that id
+├── SpanError                a table span's replication contradicts itself; the changefeed runs anew (retryable)
+│   ├── MultiplePrimaryError two captures say that they write one span
+│   └── InconsistentSpanError state, roles and captures of one span do not fit together
+├── StuckError               the checkpoint stood still for too long while there was something to write
+└── BrokenRecordError        a record of this changefeed in etcd cannot be read
+"""
+
+from reactor.errors import WeirError
+
+
+class OwnerError(WeirError):
+    """Root of this package's errors."""
+
+
+class JobRefusedError(OwnerError):
+    """The changefeed's state does not allow what an operator asks for."""
+
+
+class UnknownChangefeedError(OwnerError):
+    """No changefeed of that id."""
+
+
+class SpanError(OwnerError):
+    """A table span's replication contradicts itself; a run under a new epoch settles it."""
+
+    retryable = True
+
+
+class MultiplePrimaryError(SpanError):
+    """Two captures say that they write one span."""
+
+    retryable = True
+
+
+class InconsistentSpanError(SpanError):
+    """State, roles and captures of one span do not fit together."""
+
+    retryable = True
+
+
+class StuckError(OwnerError):
+    """The checkpoint stood still for too long while there was something to write."""
+
+
+class BrokenRecordError(OwnerError):
+    """A record of this changefeed in etcd cannot be read."""

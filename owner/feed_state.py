@@ -1,0 +1,210 @@
+"""The state of one changefeed: what users see as its state, and whether its parts run.
+
+                 error                    wait over                  progress
+ normal ◄──┐  ┌──────────► pending ──────────────────► warning ─────────────────► normal
+   │       │  │               │                          │
+   │ pause │resume            │ enough                   │ stuck, or an error that waiting does not cure
+   ▼       │                  ▼                          ▼
+ stopped ──┴───────────── failed ◄───────────────────────┘            target reached: finished; remove: removed
+
+``TRANSITIONS`` is the whole machine; an absent row is a refusal and changes nothing. Stored are only the state, the
+epoch and the last error (in ``ChangefeedInfo``); waits and histories live with the owner, and a new owner starts them anew.
+
+The epoch grows whenever the parts start or stop running, so that what is left of the run before is refused everywhere.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from enum import StrEnum
+
+from owner.backoff import Backoff, Uniform
+from owner.errors import JobRefusedError, StuckError
+from owner.settings import BackoffSettings
+from reactor.ids import Ts
+from reactor.records import ChangefeedInfo, FeedState, RunningError
+
+HISTORY_LENGTH = 32
+
+#: Waiting does not cure these: somebody has to change something, whatever the error itself says.
+FAST_FAIL = frozenset(
+    {"PositionLost", "TableIneligible", "SinkUri", "SinkConfig", "SourceConfig", "LogStorageMismatch", "Decode", "Stuck"}
+)
+#: A writer that came late was refused, as it should be. A run under a new epoch begins at what is recorded.
+FENCED = frozenset({"LogFenced", "SinkFenced"})
+
+
+class Trigger(StrEnum):
+    """What moves a changefeed from state to state."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    REMOVE = "remove"
+    FINISH = "target reached"
+    ERROR = "error"
+    FAIL = "fatal error"
+    WAIT_OVER = "wait over"
+    WARN = "warning"
+    PROGRESS = "progress"
+
+
+#: (state, trigger) → state
+TRANSITIONS: dict[tuple[FeedState, Trigger], FeedState] = {
+    **{
+        (state, trigger): after
+        for state in (FeedState.NORMAL, FeedState.WARNING)
+        for trigger, after in (
+            (Trigger.PAUSE, FeedState.STOPPED),
+            (Trigger.FINISH, FeedState.FINISHED),
+            (Trigger.ERROR, FeedState.PENDING),
+            (Trigger.FAIL, FeedState.FAILED),
+            (Trigger.WARN, FeedState.WARNING),
+        )
+    },
+    (FeedState.WARNING, Trigger.PROGRESS): FeedState.NORMAL,
+    (FeedState.PENDING, Trigger.WAIT_OVER): FeedState.WARNING,
+    (FeedState.PENDING, Trigger.PAUSE): FeedState.STOPPED,
+    (FeedState.PENDING, Trigger.FAIL): FeedState.FAILED,
+    **{
+        (state, Trigger.RESUME): FeedState.NORMAL for state in (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
+    },
+    **{(state, Trigger.REMOVE): FeedState.REMOVED for state in FeedState if state is not FeedState.REMOVED},
+}
+
+_RUNNING = (FeedState.NORMAL, FeedState.WARNING)
+
+#: How far a changefeed is, comparable over its life: (number of the unit, checkpoint or rows of it)
+Progress = tuple[int, int]
+
+
+def is_running(state: FeedState) -> bool:
+    """The changefeed's parts should be at work."""
+    return state in _RUNNING
+
+
+def is_fatal(error: RunningError) -> bool:
+    """Doing the same again cannot help."""
+    return error.code in FAST_FAIL or (not error.retryable and error.code not in FENCED)
+
+
+def step(info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None = None) -> ChangefeedInfo:
+    """The changefeed after ``trigger``.
+
+    :raises JobRefusedError: its state has no row for it.
+    """
+    after = TRANSITIONS.get((info.state, trigger))
+    if after is None:
+        raise JobRefusedError(f"changefeed {info.id} is {info.state}: {trigger} is not possible{_cure(info.state)}")
+    changes: dict[str, object] = {"state": after}
+    if is_running(info.state) != is_running(after):
+        changes["epoch"] = info.epoch + 1
+    match trigger:
+        case Trigger.ERROR | Trigger.FAIL:
+            changes["error"] = error
+        case Trigger.WARN:
+            changes["warning"] = error
+        case Trigger.RESUME | Trigger.PROGRESS | Trigger.FINISH:
+            changes |= {"error": None, "warning": None}
+    return info.with_(**changes)
+
+
+class FeedStateMachine:
+    """What is remembered between ticks to decide the transitions that nobody asks for."""
+
+    def __init__(self, settings: BackoffSettings, uniform: Uniform) -> None:
+        self.history: deque[RunningError] = deque(maxlen=HISTORY_LENGTH)
+        self.retry_at: float | None = None
+        self._backoff = Backoff(settings, uniform)
+        self._progress: Progress = (0, 0)
+        self._progress_at: float | None = None
+        self._failed_at_progress: Progress | None = None
+
+    def tick(
+        self, info: ChangefeedInfo, errors: Sequence[RunningError], warnings: Sequence[RunningError], now: float
+    ) -> ChangefeedInfo:
+        """The changefeed after this tick's errors, warnings and time."""
+        self.history.extend([*errors, *warnings])
+        if info.state is FeedState.PENDING:
+            return self._tick_pending(info, now)
+        self.retry_at = None
+        if not is_running(info.state):
+            return info
+        if errors:
+            return self._on_error(info, _worst(errors), now)
+        if warnings:
+            return step(info, Trigger.WARN, error=warnings[-1])
+        return info
+
+    def note_progress(self, info: ChangefeedInfo, progress: Progress, *, has_work: bool, now: float) -> ChangefeedInfo:
+        """The changefeed after having come to ``progress``; ``has_work``: there is something it could do by now."""
+        if self._progress_at is None or progress > self._progress or not has_work:
+            self._progress_at = now
+        self._progress = max(self._progress, progress)
+        stuck_s = info.config.stuck_seconds
+        if now - self._progress_at > stuck_s:
+            return self._fail(info, _stuck(stuck_s, now))
+        if info.state is FeedState.WARNING and self._has_recovered(progress):
+            self._failed_at_progress = None
+            return step(info, Trigger.PROGRESS)
+        return info
+
+    def reset(self) -> None:
+        """An operator has resumed the changefeed: nothing of before counts."""
+        self.retry_at = self._progress_at = self._failed_at_progress = None
+        self._progress = (0, 0)
+
+    def _tick_pending(self, info: ChangefeedInfo, now: float) -> ChangefeedInfo:
+        if self.retry_at is None:  # a new owner: its own first wait
+            self._backoff.reset(now)
+            self.retry_at = now + (self._backoff.next_s(now, give_up_s=info.config.stuck_seconds) or 0.0)
+        if now < self.retry_at:
+            return info
+        self.retry_at = self._progress_at = None
+        return step(info, Trigger.WAIT_OVER)
+
+    def _on_error(self, info: ChangefeedInfo, error: RunningError, now: float) -> ChangefeedInfo:
+        if is_fatal(error):
+            return self._fail(info, error)
+        if self._failed_at_progress is None or self._progress > self._failed_at_progress:
+            self._backoff.reset(now)
+        self._failed_at_progress = self._progress
+        wait_s = self._backoff.next_s(now, give_up_s=info.config.stuck_seconds)
+        if wait_s is None:
+            return self._fail(info, error)
+        self.retry_at = now + wait_s
+        return step(info, Trigger.ERROR, error=error)
+
+    def _fail(self, info: ChangefeedInfo, error: RunningError) -> ChangefeedInfo:
+        return step(info, Trigger.FAIL, error=error)
+
+    def _has_recovered(self, progress: Progress) -> bool:
+        """A warning is over when the changefeed has come further than where it began."""
+        if self._failed_at_progress is None:
+            self._failed_at_progress = progress
+        return progress > self._failed_at_progress
+
+
+def overwritten(checkpoint_ts: Ts | None, current: Ts) -> Ts:
+    """Where a resumed changefeed goes on."""
+    return current if checkpoint_ts is None else checkpoint_ts
+
+
+def _worst(errors: Sequence[RunningError]) -> RunningError:
+    """A fatal one if there is any, else the newest."""
+    return next((error for error in errors if is_fatal(error)), errors[-1])
+
+
+def _stuck(stuck_s: float, now: float) -> RunningError:
+    text = f"no progress for {stuck_s:.0f} s while there was something to write; look at the log, then resume"
+    return RunningError(code=StuckError.code, message=text, time=now, retryable=False)
+
+
+def _cure(state: FeedState) -> str:
+    match state:
+        case FeedState.NORMAL | FeedState.WARNING:
+            return "; pause it first"
+        case FeedState.PENDING:
+            return "; it tries again by itself, or pause it first"
+        case FeedState.STOPPED | FeedState.FAILED | FeedState.FINISHED:
+            return "; resume it first"
+        case FeedState.REMOVED:
+            return "; it is being removed"

@@ -1,0 +1,76 @@
+"""The tasks in work: what may start now, and what is over.
+
+A single task waits while ``max_task_concurrency`` are running; a burst does not, but neither replaces what a span is
+already doing. A task is over when its span writes undisturbed, is removed, or lost the capture it was meant for.
+"""
+
+from collections.abc import Callable, Iterable, MutableMapping
+
+from owner.scheduler.replication import Order, ReplicationSet, SetState
+from owner.scheduler.tasks import AddTask, Burst, MoveTask, RemoveTask, Task
+from reactor.ids import CaptureId, TableSpan, Ts
+
+Sets = MutableMapping[TableSpan, ReplicationSet]
+
+
+class Inflight:
+    """Running tasks by span."""
+
+    def __init__(self, max_task_concurrency: int) -> None:
+        self.running: dict[TableSpan, Task] = {}
+        self._limit = max_task_concurrency
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.running) >= self._limit
+
+    def clear_finished(self, sets: Sets) -> None:
+        """Forget tasks whose span is where they wanted it, or is gone."""
+        for span, task in list(self.running.items()):
+            if _is_over(task, sets.get(span)):
+                del self.running[span]
+
+    def drop(self, spans: Iterable[TableSpan]) -> None:
+        """A capture they depend on is gone; a policy decides anew."""
+        for span in spans:
+            self.running.pop(span, None)
+
+    def start(self, task: Task | Burst, sets: Sets, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
+        """Start what may start; the rest is refused, and its policy will want it again."""
+        if isinstance(task, Burst):
+            return [order for single in task.tasks for order in self._start_one(single, sets, checkpoint_of)]
+        return [] if self.is_full else self._start_one(task, sets, checkpoint_of)
+
+    def _start_one(self, task: Task, sets: Sets, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
+        if task.span in self.running:
+            return []
+        replication = sets.get(task.span)
+        if replication is None:
+            if not isinstance(task, AddTask):
+                return []
+            replication = sets[task.span] = ReplicationSet(task.span, checkpoint_of(task.span))
+        self.running[task.span] = task
+        return _order(task, replication)
+
+
+def _order(task: Task, replication: ReplicationSet) -> list[Order]:
+    match task:
+        case AddTask():
+            return replication.handle_add(task.capture)
+        case MoveTask():
+            return replication.handle_move(task.capture)
+        case RemoveTask():
+            return replication.handle_remove()
+
+
+def _is_over(task: Task, replication: ReplicationSet | None) -> bool:
+    if replication is None:
+        return True
+    if isinstance(task, RemoveTask):
+        return replication.is_removed or replication.state is SetState.REPLICATING
+    return replication.state in (SetState.REPLICATING, SetState.ABSENT)
+
+
+def spans_on(capture: CaptureId, sets: Sets) -> list[TableSpan]:
+    """What ``capture`` has in any role."""
+    return [span for span, replication in sets.items() if capture in replication.captures]

@@ -1,0 +1,11 @@
+"""Level counts, by and by: new captures get their share without anybody asking."""
+
+from owner.scheduler.tasks import MoveTask
+from owner.scheduler.view import View, level
+
+
+def plan(view: View) -> list[MoveTask]:
+    """A few moves; none while a capture is leaving or a span is on its way, so that plans never chase each other."""
+    if view.has_stopping or not view.is_settled or len(view.serving) < 2:
+        return []
+    return level(view, limit=view.max_tasks)

@@ -1,0 +1,26 @@
+"""A leaving capture's spans go to the others."""
+
+from owner.scheduler.captures import CaptureStatus
+from owner.scheduler.tasks import MoveTask
+from owner.scheduler.view import View, least_loaded
+from reactor.ids import CaptureId
+
+
+def pick_target(view: View) -> CaptureId | None:
+    """A capture that says it is stopping. The owner is left out: it resigns first, and its successor drains it."""
+    stopping = [id for id, status in view.captures.items() if status is CaptureStatus.STOPPING and id != view.owner]
+    return min(stopping, default=None)
+
+
+def plan(view: View, target: CaptureId) -> list[MoveTask]:
+    """A few moves away from ``target``, each to whoever has least by then; none before every span is settled."""
+    loads = view.loads()
+    loads.pop(target, None)
+    if not loads or not view.is_settled:
+        return []
+    tasks = []
+    for span in view.written_by().get(target, [])[: view.max_tasks]:
+        capture = least_loaded(loads)
+        loads[capture] += 1
+        tasks.append(MoveTask(span, capture))
+    return tasks

@@ -1,0 +1,318 @@
+"""One table span as the owner sees it: who has it, in which role, how far it is.
+
+           add                  prepared               replicating
+ Absent ─────────► Prepare ─────────────► Commit ─────────────────► Replicating ───remove──► Removing ──► gone
+    ▲                 ▲                      │                         │    │
+    │                 └────────── move ──────┼─────────────────────────┘    │
+    └──────────── nobody is left ────────────┴─────── writer stopped ───────┘
+
+Absent       nobody has the span
+Prepare      a secondary gets ready; in a move the primary goes on writing
+Commit       the secondary is ready: the primary is stopped, then the secondary is promoted
+Replicating  the primary writes
+Removing     whoever has it is stopped, and the span is forgotten
+
+The rule that everything here serves: **a secondary is promoted only when no other capture can still be writing** - each
+one said Stopped or Absent, or its lease is over (``handle_capture_gone``). ``Stopping`` is never enough, and captures
+whose role is not known (they were stopping when this owner came) count as writers. ``_ROWS`` is the whole machine.
+
+Messages of one capture must come in order (``capture.messaging`` promises it); they may be late, lost, or doubled in a
+row: what is lost is asked for again by the next heartbeat, and every answer to a known state is sent again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+
+from owner.errors import InconsistentSpanError, MultiplePrimaryError
+from reactor.ids import CaptureId, TableSpan, Ts
+from reactor.messages import AddSpan, RemoveSpan, SpanCheckpoint, SpanState, SpanStatus
+
+
+class SetState(StrEnum):
+    ABSENT = "absent"
+    PREPARE = "prepare"
+    COMMIT = "commit"
+    REPLICATING = "replicating"
+    REMOVING = "removing"
+
+
+class Role(Enum):
+    """UNDETERMINED: it was stopping when this owner came, so it may have been the writer."""
+
+    PRIMARY = auto()
+    SECONDARY = auto()
+    UNDETERMINED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A dispatch order for one capture; the coordinator gives it its header."""
+
+    capture: CaptureId
+    body: AddSpan | RemoveSpan
+
+
+Orders = list[Order]
+
+
+class ReplicationSet:
+    """The machine of one span. Methods return the orders to send; an inconsistency raises and changes nothing more."""
+
+    def __init__(self, span: TableSpan, checkpoint_ts: Ts) -> None:
+        self.span = span
+        self.state = SetState.ABSENT
+        self.captures: dict[CaptureId, Role] = {}
+        self.checkpoint = SpanCheckpoint(checkpoint_ts, checkpoint_ts)
+        self.checkpoint_time = 0.0
+
+    @classmethod
+    def rebuild(cls, span: TableSpan, checkpoint_ts: Ts, statuses: Mapping[CaptureId, SpanStatus]) -> "ReplicationSet":
+        """What the captures' answers to a new owner amount to.
+
+        :raises MultiplePrimaryError: two of them write the span.
+        """
+        self = cls(span, checkpoint_ts)
+        for capture, status in sorted(statuses.items()):
+            self._rebuild_role(capture, status)
+        ready = self.secondary is not None and statuses[self.secondary].state is SpanState.PREPARED
+        if self.secondary is not None:
+            self.state = SetState.COMMIT if ready else SetState.PREPARE
+        elif self.primary is not None:
+            self.state = SetState.REPLICATING
+        elif self.captures:
+            self.state = SetState.REMOVING
+        self.check()
+        return self
+
+    @property
+    def primary(self) -> CaptureId | None:
+        return self._in_role(Role.PRIMARY)
+
+    @property
+    def secondary(self) -> CaptureId | None:
+        return self._in_role(Role.SECONDARY)
+
+    @property
+    def is_removed(self) -> bool:
+        return self.state is SetState.REMOVING and not self.captures
+
+    def handle_add(self, capture: CaptureId) -> Orders:
+        """Start on ``capture``; nothing unless nobody has the span."""
+        if self.state is not SetState.ABSENT:
+            return []
+        return self._prepare_on(capture)
+
+    def handle_move(self, capture: CaptureId) -> Orders:
+        """Start the two-phase move to ``capture``; nothing unless somebody else writes undisturbed."""
+        if self.state is not SetState.REPLICATING or capture in self.captures:
+            return []
+        return self._prepare_on(capture)
+
+    def handle_remove(self) -> Orders:
+        """Stop the writer and forget the span; nothing unless it is replicating (ask again later)."""
+        if self.state is not SetState.REPLICATING or self.primary is None:
+            return []
+        self.state = SetState.REMOVING
+        return [self._remove(self.primary)]
+
+    def handle_capture_gone(self, capture: CaptureId) -> Orders:
+        """The lease of ``capture`` is over, or its processor has been replaced: it writes no more."""
+        if capture not in self.captures:
+            return []
+        return self._handle(capture, SpanStatus(self.span, SpanState.STOPPED, SpanCheckpoint(Ts(0), Ts(0))))
+
+    def handle_status(self, capture: CaptureId, status: SpanStatus) -> Orders:
+        """What ``capture`` says of the span.
+
+        :raises MultiplePrimaryError: a second capture writes.
+        """
+        if capture in self.captures:
+            return self._handle(capture, status)
+        is_stray = status.state in (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
+        return [self._remove(capture)] if is_stray else []
+
+    def check(self) -> None:
+        """:raises InconsistentSpanError: state and roles do not fit together."""
+        roles = list(self.captures.values())
+        if roles.count(Role.PRIMARY) > 1:
+            raise MultiplePrimaryError(f"span {self.span} has several writers: {sorted(self.captures)}")
+        fits = {
+            SetState.ABSENT: not roles,
+            SetState.PREPARE: roles.count(Role.SECONDARY) == 1,
+            SetState.COMMIT: bool(roles) and roles.count(Role.SECONDARY) <= 1,
+            SetState.REPLICATING: roles.count(Role.PRIMARY) == 1 and Role.SECONDARY not in roles,
+            SetState.REMOVING: Role.SECONDARY not in roles,
+        }
+        if not fits[self.state]:
+            raise InconsistentSpanError(f"span {self.span} is {self.state} with roles {self.captures}")
+
+    def _handle(self, capture: CaptureId, status: SpanStatus) -> Orders:
+        role = self.captures[capture]
+        if role is Role.PRIMARY or status.state is SpanState.STOPPED:
+            self._raise_checkpoint(status)
+        row = _ROWS.get((self.state, role, status.state))
+        orders = row(self, capture) if row else []
+        self.check()
+        return orders
+
+    # The rows' actions. Each leaves state and roles fitting together.
+
+    def _await_secondary(self, capture: CaptureId) -> Orders:
+        """The order was lost, or the capture began anew: say it again."""
+        return [self._add(capture, is_secondary=True)]
+
+    def _secondary_prepared(self, capture: CaptureId) -> Orders:
+        self.state = SetState.COMMIT
+        return self._promote_or_stop_writer(capture)
+
+    def _secondary_lost(self, capture: CaptureId) -> Orders:
+        del self.captures[capture]
+        self.state = self._state_without_secondary()
+        return []
+
+    def _secondary_lost_in_commit(self, capture: CaptureId) -> Orders:
+        """The primary may have been told to stop already: its next status tells."""
+        del self.captures[capture]
+        if self.primary is None:
+            self.state = self._state_without_secondary()
+        return []
+
+    def _secondary_writes(self, capture: CaptureId) -> Orders:
+        """The last owner promoted it before it went; that is right iff there was no writer left."""
+        if len(self.captures) > 1:
+            raise MultiplePrimaryError(f"span {self.span} is written by {capture} besides {sorted(self.captures)}")
+        self.captures[capture] = Role.PRIMARY
+        self.state = SetState.REPLICATING
+        return []
+
+    def _promote_or_stop_writer(self, _capture: CaptureId) -> Orders:
+        """The one place that promotes."""
+        if self.primary is not None:
+            return [self._remove(self.primary)]
+        if self.secondary is None or Role.UNDETERMINED in self.captures.values():
+            return []
+        capture = self.secondary
+        self.captures[capture] = Role.PRIMARY
+        return [self._add(capture, is_secondary=False)]
+
+    def _primary_lost_in_prepare(self, capture: CaptureId) -> Orders:
+        del self.captures[capture]
+        return []
+
+    def _primary_writes_in_commit(self, capture: CaptureId) -> Orders:
+        if self.secondary is not None:
+            return [self._remove(capture)]
+        self.state = SetState.REPLICATING
+        return []
+
+    def _repeat_promotion(self, capture: CaptureId) -> Orders:
+        """The old primary cannot be prepared again: this is the promoted one, and its order was lost."""
+        return [] if self.secondary else [self._add(capture, is_secondary=False)]
+
+    def _writer_lost_in_commit(self, capture: CaptureId) -> Orders:
+        del self.captures[capture]
+        if self.secondary is None and self.primary is None:
+            self.state = self._state_without_secondary()
+            return []
+        return self._promote_or_stop_writer(capture) if self.secondary else []
+
+    def _writer_lost(self, capture: CaptureId) -> Orders:
+        del self.captures[capture]
+        self.state = self._state_without_secondary()
+        return []
+
+    def _second_writer(self, capture: CaptureId) -> Orders:
+        raise MultiplePrimaryError(f"span {self.span} is written by {capture} besides {self.primary}")
+
+    def _forget(self, capture: CaptureId) -> Orders:
+        del self.captures[capture]
+        return []
+
+    def _remove_again(self, capture: CaptureId) -> Orders:
+        return [self._remove(capture)]
+
+    # Helpers
+
+    def _prepare_on(self, capture: CaptureId) -> Orders:
+        self.captures[capture] = Role.SECONDARY
+        self.state = SetState.PREPARE
+        self.check()
+        return [self._add(capture, is_secondary=True)]
+
+    def _state_without_secondary(self) -> SetState:
+        if self.primary is not None:
+            return SetState.REPLICATING
+        return SetState.REMOVING if self.captures else SetState.ABSENT
+
+    def _rebuild_role(self, capture: CaptureId, status: SpanStatus) -> None:
+        match status.state:
+            case SpanState.REPLICATING:
+                self.captures[capture] = Role.PRIMARY
+            case SpanState.STOPPING:
+                self.captures[capture] = Role.UNDETERMINED
+            case SpanState.PREPARED:
+                self._drop_secondary()
+                self.captures[capture] = Role.SECONDARY
+            case SpanState.PREPARING if self.secondary is None:
+                self.captures[capture] = Role.SECONDARY
+            case _:
+                return
+        self._raise_checkpoint(status)
+
+    def _drop_secondary(self) -> None:
+        """A second secondary is no writer; left out here, it is removed as a stray at its next heartbeat."""
+        if self.secondary is not None:
+            del self.captures[self.secondary]
+
+    def _raise_checkpoint(self, status: SpanStatus) -> None:
+        checkpoint_ts = max(self.checkpoint.checkpoint_ts, status.checkpoint.checkpoint_ts)
+        resolved_ts = max(self.checkpoint.resolved_ts, status.checkpoint.resolved_ts, checkpoint_ts)
+        if status.checkpoint_time and status.checkpoint.checkpoint_ts == checkpoint_ts:
+            self.checkpoint_time = status.checkpoint_time
+        self.checkpoint = SpanCheckpoint(checkpoint_ts, resolved_ts)
+
+    def _in_role(self, role: Role) -> CaptureId | None:
+        return next((capture for capture, has in self.captures.items() if has is role), None)
+
+    def _add(self, capture: CaptureId, *, is_secondary: bool) -> Order:
+        return Order(capture, AddSpan(self.span, is_secondary, self.checkpoint))
+
+    def _remove(self, capture: CaptureId) -> Order:
+        return Order(capture, RemoveSpan(self.span))
+
+
+Row = Callable[[ReplicationSet, CaptureId], Orders]
+_PREPARE, _COMMIT = SetState.PREPARE, SetState.COMMIT
+_REPLICATING, _REMOVING = SetState.REPLICATING, SetState.REMOVING
+_GONE = (SpanState.ABSENT, SpanState.STOPPED)
+_HERE = (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
+
+
+def _rows(
+    states: Iterable[SetState], roles: Iterable[Role], statuses: Iterable[SpanState], row: Row
+) -> dict[tuple[SetState, Role, SpanState], Row]:
+    return {(state, role, status): row for state in states for role in roles for status in statuses}
+
+
+#: (state, role of the sender, what it says) → what to do. No row: nothing to do but to note the checkpoint.
+_ROWS: dict[tuple[SetState, Role, SpanState], Row] = {
+    (_PREPARE, Role.SECONDARY, SpanState.ABSENT): ReplicationSet._await_secondary,
+    (_PREPARE, Role.SECONDARY, SpanState.PREPARED): ReplicationSet._secondary_prepared,
+    (_PREPARE, Role.SECONDARY, SpanState.REPLICATING): ReplicationSet._secondary_writes,
+    (_PREPARE, Role.SECONDARY, SpanState.STOPPED): ReplicationSet._secondary_lost,
+    **_rows([_PREPARE], [Role.PRIMARY], _GONE, ReplicationSet._primary_lost_in_prepare),
+    (_COMMIT, Role.SECONDARY, SpanState.PREPARED): ReplicationSet._promote_or_stop_writer,
+    (_COMMIT, Role.SECONDARY, SpanState.REPLICATING): ReplicationSet._secondary_writes,
+    **_rows([_COMMIT], [Role.SECONDARY], _GONE, ReplicationSet._secondary_lost_in_commit),
+    (_COMMIT, Role.PRIMARY, SpanState.PREPARED): ReplicationSet._repeat_promotion,
+    (_COMMIT, Role.PRIMARY, SpanState.REPLICATING): ReplicationSet._primary_writes_in_commit,
+    **_rows([_COMMIT], [Role.PRIMARY, Role.UNDETERMINED], _GONE, ReplicationSet._writer_lost_in_commit),
+    **_rows([_REPLICATING], [Role.PRIMARY], _GONE, ReplicationSet._writer_lost),
+    **_rows([_PREPARE, _REPLICATING, _REMOVING], [Role.UNDETERMINED], _GONE, ReplicationSet._forget),
+    **_rows(
+        [_PREPARE, _COMMIT, _REPLICATING], [Role.UNDETERMINED], [SpanState.REPLICATING], ReplicationSet._second_writer
+    ),
+    **_rows([_REMOVING], [Role.PRIMARY], _GONE, ReplicationSet._forget),
+    **_rows([_REMOVING], [Role.PRIMARY, Role.UNDETERMINED], _HERE, ReplicationSet._remove_again),
+}

@@ -1,0 +1,46 @@
+"""How often the owner looks, how long it waits, how much it starts at once."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffSettings:
+    """Waits between two runs of a failing changefeed (tiflow 1.4.1)."""
+
+    initial_s: float = 10.0
+    factor: float = 2.0
+    max_s: float = 600.0
+    jitter: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """``full_heartbeat_s``: how often captures are asked for every span; it bounds what a lost message costs."""
+
+    heartbeat_s: float = 0.5
+    full_heartbeat_s: float = 2.0
+    max_task_concurrency: int = 10
+    add_table_batch_size: int = 50
+    check_balance_interval_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """``creating_timeout_s``: two heartbeat intervals of the worker protocol (tiflow 1.7.1)."""
+
+    check_ok_s: float = 30.0
+    check_error_s: float = 10.0
+    creating_timeout_s: float = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSettings:
+    """``wall_offset_s``: Unix time minus the clock that ticks are given."""
+
+    version: str = "0.1.0"
+    backoff: BackoffSettings = field(default_factory=BackoffSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    workers: WorkerSettings = field(default_factory=WorkerSettings)
+    status_interval_s: float = 0.2
+    remove_retry_s: float = 2.0
+    wall_offset_s: float = 0.0
