@@ -1,0 +1,111 @@
+"""Spark as an executor: order, errors, and a JVM that never outlives its parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent.errors import DecodeError, JavaError, JobError
+from agent.java import find_java
+from agent.spark import SparkExecutor
+
+pytestmark = pytest.mark.spark
+
+
+def double(value: int) -> int:
+    return value * 2
+
+
+def refuse(value: int) -> int:
+    raise DecodeError(f"value {value} is not what its schema says; read the table again")
+
+
+def stumble(value: int) -> int:
+    raise ValueError(f"no {value}\nsecond line")
+
+
+def vanish(value: int) -> int:
+    os._exit(3)
+
+
+def test_results_come_in_the_order_of_the_descriptors(spark_executor: SparkExecutor) -> None:
+    assert spark_executor.map(double, list(range(7)), description="double") == [0, 2, 4, 6, 8, 10, 12]
+    assert spark_executor.map(double, [], description="nothing") == []
+
+
+def test_a_task_error_keeps_its_code(spark_executor: SparkExecutor) -> None:
+    with pytest.raises(JobError, match="reading: value 1 is not what") as caught:
+        spark_executor.map(refuse, [1], description="reading")
+    assert (caught.value.code, caught.value.retryable) == ("Decode", False)
+
+
+def test_an_unexpected_error_is_one_line_and_retryable(spark_executor: SparkExecutor) -> None:
+    with pytest.raises(JobError) as caught:
+        spark_executor.map(stumble, [1], description="reading")
+    assert str(caught.value) == "reading: ValueError: no 1"
+    assert caught.value.retryable
+
+
+def test_a_worker_that_dies_fails_the_job_and_not_the_session(spark_executor: SparkExecutor) -> None:
+    with pytest.raises(JobError):
+        spark_executor.map(vanish, [1], description="vanish")
+    assert spark_executor.map(double, [4], description="double") == [8]
+
+
+def test_an_empty_job_is_quick(spark_executor: SparkExecutor) -> None:
+    def seconds() -> float:
+        start = time.monotonic()
+        spark_executor.map(double, [1, 2], description="empty")
+        return time.monotonic() - start
+
+    assert min(seconds() for _ in range(10)) < 0.2
+
+
+def test_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaError, match="no bin/java in it; install"):
+        SparkExecutor().start()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaError, match="no Java in JAVA_HOME or PATH"):
+        find_java()
+
+
+def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaError, match="is Java 8, Spark needs 17"):
+        find_java()
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+from agent.spark import SparkExecutor
+executor = SparkExecutor("local[1]", work_dir=Path(sys.argv[1]))
+executor.start()
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def test_jvm_and_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _CHILD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert any(line == "ready\n" for line in child.stdout)  # log lines come before it
+        family = psutil.Process(child.pid).children(recursive=True)
+        assert len(family) >= 2
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
