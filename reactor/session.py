@@ -124,10 +124,16 @@ async def open_session(client: EtcdClient, *, ttl_s: int = 10) -> AsyncIterator[
     asked = anyio.current_time()
     lease = await client.grant(ttl_s)
     session = Session(client, lease, ttl_s=ttl_s, deadline=asked + ttl_s)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(session.keep_alive, name=f"session {lease:x}")
-        try:
-            yield session
-        finally:
+    failure: Exception | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.keep_alive, name=f"session {lease:x}")
+            try:
+                yield session
+            except Exception as error:
+                failure = error  # kept out of the task group, which would wrap it
             tasks.cancel_scope.cancel()
-            await session.revoke()
+    finally:
+        await session.revoke()
+    if failure is not None:
+        raise failure

@@ -1,0 +1,12 @@
+"""The door to etcd: ``reactor.client.EtcdClient`` over aioetcd3's calls and a native ``grpc.aio`` channel.
+
+    client ──► endpoints ──► door (one server) ──► stubs (aioetcd3)
+       └─────► watching ──────┘
+
+``connect`` is the way in. Nothing outside this package knows aioetcd3 or grpc, and no error of theirs leaves it
+(``faults``).
+"""
+
+from reactor.etcd.client import connect
+
+__all__ = ["connect"]

@@ -1,0 +1,161 @@
+"""``reactor.client.EtcdClient`` on a cluster of etcd servers: requests and answers in our own values."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import anyio
+
+from reactor import keys
+from reactor.client import Compare, Delete, KeyValue, Operation, Put, Snapshot, Target, TxnResult, WatchBatch
+from reactor.errors import EtcdError, LeaseExpiredError
+from reactor.etcd.door import Door, normalize
+from reactor.etcd.endpoints import Endpoints
+from reactor.etcd.stubs import increment_last_byte, rpc
+from reactor.etcd.watching import Watching
+from reactor.settings import TlsFiles
+
+T = TypeVar("T")
+
+#: Batches that a watch may be ahead of its reader.
+_WATCH_BUFFER = 16
+#: etcd takes as many compares per transaction as it takes operations; more go into nested transactions.
+_COMPARES_MAX: Final = 128
+
+
+async def connect(
+    endpoints: Sequence[str],
+    *,
+    tls: TlsFiles | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    timeout_s: float = 5.0,
+) -> "GrpcEtcdClient":
+    """A client that has had one answer, so that a wrong endpoint, user or password shows at once.
+
+    Every call takes ``timeout_s`` at most, over all endpoints. Close the client in the loop that opened it.
+
+    :raises EtcdUnreachableError: no endpoint answers.
+    :raises EtcdAuthError: user or password are refused, or missing.
+    """
+    if not endpoints:
+        raise EtcdError("no etcd endpoint is given; give at least one, as http://host:port")
+    names = [normalize(endpoint, is_tls=tls is not None) for endpoint in endpoints]
+    doors = [Door(name, tls=tls, user=user or None, password=password or "") for name in names]
+    client = GrpcEtcdClient(Endpoints(doors, timeout_s=timeout_s))
+    try:
+        await client.get(f"{keys.ROOT}/")
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
+class GrpcEtcdClient:
+    """Made by ``connect``."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self._endpoints = endpoints
+
+    async def get(self, key: str) -> KeyValue | None:
+        answer = await self._repeatable(lambda door: door.range(key.encode()))
+        return _key_value(answer.kvs[0]) if answer.kvs else None
+
+    async def get_prefix(self, prefix: str) -> Snapshot:
+        start = prefix.encode()
+        answer = await self._repeatable(lambda door: door.range(start, increment_last_byte(start)))
+        return Snapshot(tuple(_key_value(kv) for kv in answer.kvs), answer.header.revision)
+
+    async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
+        answer = await self._once(lambda door: door.put(key.encode(), value, lease))
+        return int(answer.header.revision)
+
+    async def delete(self, key: str) -> bool:
+        answer = await self._once(lambda door: door.delete(key.encode()))
+        return bool(answer.deleted)
+
+    async def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
+        request = _txn_request([_compare(compare) for compare in compares], [_request(op) for op in operations])
+        answer = await self._once(lambda door: door.txn(request))
+        return TxnResult(_all_succeeded(answer), answer.header.revision)
+
+    async def grant(self, ttl_s: int) -> int:
+        lease = await self._repeatable(lambda door: door.grant_lease(ttl_s))
+        return int(lease.id)
+
+    async def revoke(self, lease: int) -> None:
+        try:
+            await self._repeatable(lambda door: door.revoke_lease(lease))
+        except LeaseExpiredError:
+            return  # that is what was asked for
+
+    async def keep_alive(self, lease: int) -> int:
+        return await self._repeatable(lambda door: door.keep_alive(lease))
+
+    async def time_to_live(self, lease: int) -> int | None:
+        found, _ = await self._repeatable(lambda door: door.get_lease_info(lease))
+        return int(found.ttl) if found is not None else None
+
+    async def compact(self, revision: int) -> None:
+        await self._once(lambda door: door.compact(revision))
+
+    @asynccontextmanager
+    async def watch_prefix(self, prefix: str, *, start_revision: int) -> AsyncIterator[AsyncIterator[WatchBatch]]:
+        watching = Watching(self._endpoints, prefix, start_revision=start_revision)
+        send, receive = anyio.create_memory_object_stream[WatchBatch](_WATCH_BUFFER)
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks, receive, aclosing(watching.batches(receive)) as batches:
+            tasks.start_soon(watching.run, send)
+            try:
+                yield batches
+            except Exception as error:
+                failure = error  # kept out of the task group, which would wrap it
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def close(self) -> None:
+        await self._endpoints.close()
+
+    async def _repeatable(self, ask: Callable[[Door], Awaitable[T]]) -> T:
+        return await self._endpoints.call(ask, is_repeatable=True)
+
+    async def _once(self, ask: Callable[[Door], Awaitable[T]]) -> T:
+        return await self._endpoints.call(ask, is_repeatable=False)
+
+
+def _key_value(kv: Any) -> KeyValue:
+    return KeyValue(kv.key.decode(), kv.value, kv.create_revision, kv.mod_revision, kv.lease)
+
+
+def _compare(compare: Compare) -> Any:
+    key, revision = compare.key.encode(), compare.revision
+    match compare.target:
+        case Target.MOD_REVISION:
+            return rpc.Compare(key=key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=revision)
+        case Target.CREATE_REVISION:
+            return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=revision)
+
+
+def _request(operation: Operation) -> Any:
+    match operation:
+        case Put(key, value, lease):
+            return rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value, lease=lease))
+        case Delete(key):
+            return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key.encode()))
+
+
+def _txn_request(compares: list[Any], operations: list[Any]) -> Any:
+    """etcd evaluates all levels before it applies any, so nesting is as atomic as one level."""
+    here, rest = compares[:_COMPARES_MAX], compares[_COMPARES_MAX:]
+    if rest:
+        operations = [rpc.RequestOp(request_txn=_txn_request(rest, operations))]
+    return rpc.TxnRequest(compare=here, success=operations)
+
+
+def _all_succeeded(answer: Any) -> bool:
+    """Whether the innermost transaction, which holds the operations, succeeded too."""
+    if not answer.succeeded:
+        return False
+    nested = [item.response_txn for item in answer.responses if item.WhichOneof("response") == "response_txn"]
+    return all(_all_succeeded(item) for item in nested)

@@ -1,0 +1,62 @@
+"""What grpc and etcd report, as errors of ``reactor.errors``. Texts name the endpoint and never a password."""
+
+import grpc
+
+from reactor.errors import (
+    CompactedError,
+    EtcdAuthError,
+    EtcdError,
+    EtcdUnreachableError,
+    LeaseExpiredError,
+    TxnTooLargeError,
+)
+
+Code = grpc.StatusCode
+
+#: A token that has run out, or that was made before the users were last changed: a new one helps.
+_STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "auth: revision in header is old")
+
+_BY_TEXT: tuple[tuple[str, type[EtcdError], str], ...] = (
+    ("required revision has been compacted", CompactedError, "the asked revision is compacted; read the prefix again"),
+    ("requested lease not found", LeaseExpiredError, "the lease is over; start a new session"),
+    ("too many operations in txn", TxnTooLargeError, "too many operations in one transaction; do fewer at once"),
+    ("request is too large", TxnTooLargeError, "the request is over etcd's size limit; do less at once"),
+    ("authentication failed", EtcdAuthError, "etcd refuses user or password; correct them"),
+    ("user name is empty", EtcdAuthError, "etcd asks for a user; give user and password"),
+    ("user name not found", EtcdAuthError, "etcd does not know this user; correct it"),
+    ("authentication is not enabled", EtcdAuthError, "this etcd has no users; leave user and password out"),
+    ("permission denied", EtcdAuthError, "the user may not do this in etcd; grant it read and write below /weir/"),
+    ("invalid auth token", EtcdAuthError, "etcd does not accept its own token; check that its members agree on users"),
+)
+_UNREACHABLE = frozenset({Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.RESOURCE_EXHAUSTED})
+
+
+def is_stale_token(error: grpc.aio.AioRpcError) -> bool:
+    return error.code() is Code.UNAUTHENTICATED or any(text in (error.details() or "") for text in _STALE_TOKEN)
+
+
+def translate(error: grpc.aio.AioRpcError, *, endpoint: str) -> EtcdError:
+    """The error that ``error`` is to callers."""
+    details = error.details() or error.code().name
+    known = from_text(details, endpoint=endpoint)
+    if known is not None:
+        return known
+    if error.code() in _UNREACHABLE and "database space exceeded" not in details:
+        return unreachable(endpoint, details)
+    return EtcdError(f"etcd at {endpoint} refused: {_one_line(details)}")
+
+
+def from_text(details: str, *, endpoint: str) -> EtcdError | None:
+    """The error that etcd means by ``details``, if it has a name here."""
+    for text, kind, message in _BY_TEXT:
+        if text in details:
+            return kind(f"{message} ({endpoint})")
+    return None
+
+
+def unreachable(endpoint: str, details: str) -> EtcdUnreachableError:
+    return EtcdUnreachableError(f"etcd at {endpoint} does not answer: {_one_line(details)}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]
