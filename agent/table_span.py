@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from agent import effects
+from agent.effects import AgentEffect
 from reactor.ids import TableSpan, Ts
 from reactor.messages import SpanCheckpoint, SpanState, SpanStatus
 
@@ -76,7 +77,7 @@ EVENTS: dict[tuple[SpanState, type[effects.SpanEvent]], SpanState] = {
 class Step:
     """What one order or event led to: orders for the executor, and whether the owner is to be told now."""
 
-    effects: tuple[effects.AgentEffect, ...] = ()
+    effects: tuple[AgentEffect, ...] = ()
     reply: bool = False
 
 

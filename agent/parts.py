@@ -1,0 +1,90 @@
+"""What one processor works with: the seam between the actors of this package and the parts that do I/O.
+
+``agent.plant`` builds the real parts of one changefeed; a cluster that is simulated on virtual time brings its own. All
+methods are coroutines, may be cancelled at any await, and leave nothing half done that a later call could not
+finish (exactly once is held by the sink's record, not by the caller).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.effects import StartUnit
+from reactor.ids import MAX_TS, TableSpan, Ts
+from reactor.messages import Barrier
+from reactor.records import LogHead, RunningError, TableRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPosition:
+    """How far one span is. ``recorded_ts``: what the sink records; it lags behind ``checkpoint_ts`` by ranges that hold
+    no event of the table, which are not written."""
+
+    span: TableSpan
+    table: TableRecord
+    recorded_ts: Ts
+    checkpoint_ts: Ts
+
+
+@dataclass(frozen=True, slots=True)
+class SpanFlushed:
+    """What became of one span in a flush; the position is true also when there is an ``error``.
+
+    ``commit_time``: commit time at the checkpoint, Unix seconds, 0 when not known.
+    """
+
+    position: SpanPosition
+    commit_time: float = 0.0
+    rows: int = 0
+    error: RunningError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """One flush. ``is_behind``: the log holds more for these spans below the target than one flush should take."""
+
+    spans: tuple[SpanFlushed, ...]
+    is_behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLimits:
+    """Up to where may be written: what the log has, and what the barrier allows."""
+
+    head: LogHead
+    barrier: Barrier
+
+    def target(self, table_id: int) -> Ts:
+        tables = dict(self.barrier.tables)
+        return min(self.head.resolved_ts, self.barrier.global_ts, tables.get(table_id, MAX_TS))
+
+
+#: rows done, rows expected (an estimate)
+Progress = Callable[[int, int], None]
+
+
+class Parts(Protocol):
+    """The parts of one changefeed on one capture."""
+
+    async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        """Find out where the sink stands; a table that starts empty is created.
+
+        :raises WeirError: the sink refuses, or holds a position from which the log cannot go on.
+        """
+        ...
+
+    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+        """Move spans towards their targets.
+
+        :raises WeirError: the flush as a whole failed; every span is where it was, or further on.
+        """
+        ...
+
+    async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
+        """Run a unit to its end; when cancelled, nothing of it runs any more.
+
+        :raises WeirError: it cannot go on.
+        """
+        ...
+
+    async def close(self) -> None: ...

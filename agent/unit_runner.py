@@ -1,0 +1,49 @@
+"""One unit order as an actor: run the unit, say how it goes, and say last how it ended.
+
+It is stopped by stopping the actor at once: the unit is cancelled, and ``UnitStopped`` goes out only when nothing of
+it runs any more.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from agent import effects
+from agent.parts import Parts
+from agent.span_writer import running_error
+from reactor.errors import WeirError
+
+Emit = Callable[[effects.UnitEvent], None]
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RunUnit:
+    order: effects.StartUnit
+
+
+class UnitRunner:
+    """Handles one ``RunUnit``; what comes out is the unit's events, the last of which is its end."""
+
+    def __init__(self, parts: Parts, *, emit: Emit) -> None:
+        self._parts = parts
+        self._emit = emit
+
+    async def handle(self, message: RunUnit) -> None:
+        order = message.order
+        try:
+            await self._parts.run_unit(order, lambda done, total: self._on_progress(order, done, total))
+        except WeirError as error:
+            _log.warning("unit failed", unit=order.unit, source=order.source, code=error.code, error=str(error))
+            self._emit(effects.UnitFailed(order.source, order.epoch, running_error(error)))
+        except anyio.get_cancelled_exc_class():
+            self._emit(effects.UnitStopped(order.source, order.epoch))
+            raise
+        else:
+            self._emit(effects.UnitFinished(order.source, order.epoch))
+
+    def _on_progress(self, order: effects.StartUnit, rows_done: int, rows_total: int) -> None:
+        self._emit(effects.UnitProgress(order.source, order.epoch, rows_done, rows_total))

@@ -1,0 +1,263 @@
+"""A processor as an actor on virtual time: spans, flushes and units through its mailbox, with parts in memory."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import anyio
+import pytest
+
+from agent.agent import Agent
+from agent.effects import StartUnit
+from agent.errors import SinkConfigError, SinkConflictError
+from agent.gate import Gate
+from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition
+from agent.processor import FromOwner, Input, Moved, Processor
+from capture.actors import ActorRef, ActorSystem
+from reactor import keys
+from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.messages import (
+    AddSpan,
+    Barrier,
+    Body,
+    DispatchResponse,
+    Header,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    RemoveSpan,
+    SpanCheckpoint,
+    SpanState,
+    StartWorker,
+    StopWorker,
+    WorkerStage,
+)
+from reactor.records import LogHead, RunningError, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.state import ClusterState
+
+pytestmark = pytest.mark.looptime
+
+FEED, OWNER, HERE = ChangefeedId("feed"), CaptureId("owner"), CaptureId("here")
+SPAN = TableSpan(7)
+TABLE = TableRecord(table_id=7, schema_name="public", name="t", key=("id",), start_ts=Ts(10))
+
+
+@dataclass
+class MemoryParts:
+    """Parts whose sink is a dictionary; ``errors`` are raised by the next flushes, one each."""
+
+    recorded: dict[TableSpan, Ts] = field(default_factory=lambda: {SPAN: Ts(10)})
+    errors: list[Exception] = field(default_factory=list)
+    flushes: list[tuple[Ts, Ts]] = field(default_factory=list)
+    flush_takes_s: float = 0.1
+    unit_error: Exception | None = None
+    is_closed: bool = False
+
+    async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        recorded = self.recorded[span]
+        return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
+
+    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+        await anyio.sleep(self.flush_takes_s)
+        if self.errors:
+            raise self.errors.pop(0)
+        return Flushed(tuple(self._flushed(position, limits) for position in positions))
+
+    def _flushed(self, position: SpanPosition, limits: FlushLimits) -> SpanFlushed:
+        to_ts = limits.target(position.table.table_id)
+        self.flushes.append((position.recorded_ts, to_ts))
+        self.recorded[position.span] = to_ts
+        return SpanFlushed(replace(position, recorded_ts=to_ts, checkpoint_ts=to_ts), commit_time=1.0, rows=1)
+
+    async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
+        on_progress(5, 9)
+        if self.unit_error:
+            raise self.unit_error
+        if order.unit is Unit.SYNC:
+            await anyio.sleep_forever()
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Rig:
+    """A processor with its owner played by the test."""
+
+    def __init__(self, processor: ActorRef[Input], parts: MemoryParts, agent: Agent) -> None:
+        self.processor = processor
+        self.parts = parts
+        self.agent = agent
+        self.sent: list[Body] = []
+        self.reported: list[RunningError] = []
+        self.state = ClusterState("c")
+
+    def on_sent(self, message: Message) -> None:
+        self.sent.append(message.body)
+
+    def on_reported(self, error: RunningError) -> None:
+        self.reported.append(error)
+
+    async def order(self, body: Body) -> None:
+        header = Header("0.1.0", 3, self.agent.gate.processor_epoch, 1)
+        await self.processor.tell(FromOwner(Message(OWNER, HERE, FEED, header, body)))
+
+    async def log_moves(self, resolved: int) -> None:
+        unit = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(TABLE,))
+        head = LogHead(epoch=1, resolved_ts=Ts(resolved), resolved_time=5.0)
+        self.state.update(str(keys.UnitKey("c", "default", FEED, "main")), unit.encode(), mod_revision=1)
+        self.state.update(str(keys.LogKey("c", "default", FEED, "main")), head.encode(), mod_revision=2)
+        await self.processor.tell(Moved(self.state.changefeeds[FEED]))
+
+    async def add_span(self) -> None:
+        checkpoint = SpanCheckpoint(Ts(10), Ts(10))
+        await self.order(Heartbeat((SPAN,), barrier=Barrier(MAX_TS)))
+        await self.order(AddSpan(SPAN, True, checkpoint))
+        await self.until(lambda: self.span_state() is SpanState.PREPARED)
+        await self.order(AddSpan(SPAN, False, checkpoint))
+        await self.until(lambda: self.span_state() is SpanState.REPLICATING)
+
+    def span_state(self) -> SpanState | None:
+        return self.agent.spans[SPAN].state if SPAN in self.agent.spans else None
+
+    def checkpoint(self) -> int:
+        return self.agent.spans[SPAN].checkpoint.checkpoint_ts
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Virtual time jumps, so looking again costs nothing."""
+        with anyio.fail_after(600):
+            while not condition():  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def rig() -> AsyncIterator[Rig]:
+    parts = MemoryParts()
+    agent = Agent(HERE, FEED, gate=Gate("run", 1, version="0.1.0"))
+    built: list[Rig] = []
+    processor = Processor(agent, parts, send=lambda m: built[0].on_sent(m), report=lambda e: built[0].on_reported(e))
+    async with ActorSystem("test") as system:
+        ref = system.spawn(processor, "processor")
+        built.append(Rig(ref, parts, agent))
+        # the first message makes the owner known, and with it this run's epoch
+        await ref.tell(
+            FromOwner(Message(OWNER, HERE, FEED, Header("0.1.0", 3, "", 1), Heartbeat((), False, Barrier())))
+        )
+        await built[0].until(lambda: agent.gate.owner.id == OWNER)
+        yield built[0]
+        ref.stop(drain=False)
+    assert parts.is_closed
+
+
+async def test_a_span_is_prepared_run_flushed_and_its_checkpoint_told() -> None:
+    async with rig() as r:
+        await r.log_moves(20)
+        await r.add_span()
+        await r.until(lambda: r.checkpoint() == 20)
+        assert r.parts.flushes == [(10, 20)]
+        told = [b for b in r.sent if isinstance(b, HeartbeatResponse) and b.statuses]
+        assert told[-1].statuses[-1].checkpoint.checkpoint_ts == 20
+
+
+async def test_what_arrives_during_a_flush_is_one_next_flush() -> None:
+    async with rig() as r:
+        await r.log_moves(20)
+        await r.add_span()
+        for resolved in range(21, 60):
+            await r.log_moves(resolved)
+        await r.until(lambda: r.checkpoint() == 59)
+        assert len(r.parts.flushes) <= 3
+
+
+async def test_nothing_is_flushed_past_the_barrier() -> None:
+    async with rig() as r:
+        await r.log_moves(20)
+        await r.add_span()
+        await r.until(lambda: r.checkpoint() == 20)
+        await r.order(Heartbeat((), barrier=Barrier(Ts(30))))
+        await r.log_moves(50)
+        await r.until(lambda: r.checkpoint() == 30)
+        await r.order(Heartbeat((), barrier=Barrier(MAX_TS)))
+        await r.until(lambda: r.checkpoint() == 50)
+
+
+async def test_an_order_for_a_table_not_yet_seen_waits_for_etcd() -> None:
+    async with rig() as r:
+        await r.order(Heartbeat((SPAN,), barrier=Barrier(MAX_TS)))
+        await r.order(AddSpan(SPAN, True, SpanCheckpoint(Ts(10), Ts(10))))
+        await r.until(lambda: r.span_state() is SpanState.PREPARING)
+        await r.log_moves(20)
+        await r.until(lambda: r.span_state() is SpanState.PREPARED)
+
+
+async def test_a_removed_span_stops_after_the_flush_under_way_with_its_last_checkpoint() -> None:
+    async with rig() as r:
+        r.parts.flush_takes_s = 5.0
+        await r.log_moves(20)
+        await r.add_span()
+        await r.order(RemoveSpan(SPAN))
+        await r.until(lambda: SPAN not in r.agent.spans)
+        last = [b for b in r.sent if isinstance(b, DispatchResponse)][-1]
+        assert last.status.state is SpanState.STOPPED
+        assert last.status.checkpoint.checkpoint_ts == r.parts.recorded[SPAN] == 20
+        await r.log_moves(30)
+        assert r.parts.flushes == [(10, 20)]
+
+
+async def test_passing_errors_are_tried_again_and_do_not_reach_the_owner() -> None:
+    async with rig() as r:
+        r.parts.errors = [SinkConflictError("conflict; again")] * 3
+        await r.log_moves(20)
+        await r.add_span()
+        await r.until(lambda: r.checkpoint() == 20)
+        assert r.reported == []
+
+
+async def test_a_lasting_error_ends_the_span_and_reaches_the_owner() -> None:
+    async with rig() as r:
+        r.parts.errors = [SinkConfigError("the table is gone; create the changefeed anew")]
+        await r.log_moves(20)
+        await r.add_span()
+        await r.until(lambda: bool(r.reported))
+        assert r.reported[0].code == "SinkConfig"
+        assert r.span_state() is None
+
+
+async def test_five_passing_errors_in_a_row_reach_the_owner() -> None:
+    async with rig() as r:
+        r.parts.errors = [SinkConflictError("conflict; again")] * 5
+        await r.log_moves(20)
+        await r.add_span()
+        await r.until(lambda: bool(r.reported))
+        assert r.reported[0].retryable
+
+
+async def test_a_unit_reports_progress_and_its_end() -> None:
+    async with rig() as r:
+        await r.order(StartWorker("main", Unit.DUMP, 1))
+        await r.until(lambda: "main" in r.agent.slots and not r.agent.slots["main"].is_running)
+        status = r.agent.slots["main"].status
+        assert status is not None
+        assert status.stage is WorkerStage.FINISHED
+        assert (status.rows_done, status.rows_total) == (5, 9)
+
+
+async def test_a_unit_is_stopped_and_says_so_last() -> None:
+    async with rig() as r:
+        await r.order(StartWorker("main", Unit.SYNC, 1))
+        await r.until(lambda: "main" in r.agent.slots and r.agent.slots["main"].is_running)
+        await r.order(StopWorker("main", 1))
+        await r.until(lambda: not r.agent.slots["main"].is_running)
+        status = r.agent.slots["main"].status
+        assert status is not None
+        assert status.stage is WorkerStage.STOPPED
+
+
+async def test_a_unit_that_fails_says_why() -> None:
+    async with rig() as r:
+        r.parts.unit_error = SinkConfigError("not writable; chmod it")
+        await r.order(StartWorker("main", Unit.LOAD, 1))
+        await r.until(lambda: "main" in r.agent.slots and not r.agent.slots["main"].is_running)
+        status = r.agent.slots["main"].status
+        assert status is not None
+        assert status.error is not None
+        assert status.error.message == "not writable; chmod it"
