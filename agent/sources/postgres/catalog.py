@@ -60,12 +60,3 @@ def read_schemas(connection: Queries, table_ids: Sequence[int]) -> dict[int, Tab
 def _column(row: Sequence[Any]) -> Column:
     name, type_id, modifier, type_name, is_key = row[4:]
     return Column(name, int(type_id), int(modifier), type_name, is_key in ("t", True))
-
-
-def quoted(name: str) -> str:
-    """The name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quoted_table(schema: TableSchema) -> str:
-    return f"{quoted(schema.schema_name)}.{quoted(schema.name)}"

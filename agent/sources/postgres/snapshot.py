@@ -1,0 +1,182 @@
+"""Rows as they stand: COPY in its binary form from a raw socket, through the stream's own kernels, into Arrow batches.
+
+Memory is bounded by one block of bytes and one batch, however large the chunk: a batch ends when it has
+``BATCH_ROWS`` rows or the block is full. Columns of types that have no binary form for us are cast to text by the
+server. Whoever reads decides under which snapshot (``begin``); with the same one, all chunks together are the table at
+one moment.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from agent.errors import DecodeError, SourceUnreachableError
+from agent.schema import TableSchema
+from agent.sources.postgres import columns, locate, types
+from agent.sources.postgres.chunks import WHOLE_TABLE, Chunk
+from agent.sources.postgres.connection import Connection, connect
+from agent.sources.postgres.refusals import ErrorFields, parse_error, refusal
+from agent.sources.postgres.sql import identifier, literal, qualified
+from agent.sources.postgres.uri import Target
+from agent.sources.postgres.wire import read_i32
+
+BATCH_ROWS: Final = 65_536
+_BLOCK_BYTES: Final = 8 << 20
+#: positions of one batch: 32 MiB at most, which a table of very many columns would pass
+_POSITIONS_MAX: Final = 4 << 20
+_READ_TIMEOUT_S: Final = 600.0
+#: A source may limit its sessions; a snapshot is read to its end. ``row_security`` off: refuse rather than read less.
+_SESSION_SQL: Final = (
+    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; "
+    "SET row_security = off"
+)
+
+
+@contextmanager
+def session(source: str | Target, snapshot: str | None) -> Iterator[Connection]:
+    """A connection in a read-only transaction, under an exported snapshot or its own.
+
+    :raises SourceError: the snapshot is gone (its exporter's connection ended), or the source failed.
+    """
+    with connect(source) as connection:
+        connection.query(_SESSION_SQL)
+        connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if snapshot is not None:
+            connection.query(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}")
+        yield connection
+
+
+def read_chunk(
+    source: str | Target, snapshot: str | None, schema: TableSchema, chunk: Chunk
+) -> Iterator[pa.RecordBatch]:
+    """The chunk's rows, in batches of ``types.arrow_schema(schema)``.
+
+    :raises SourceError: the source refused or failed, or the snapshot is gone.
+    :raises DecodeError: a value that is not of its column's type.
+    """
+    with session(source, snapshot) as connection:
+        yield from copy_rows(connection, schema, chunk)
+
+
+def read_table(source: str | Target, schema: TableSchema, snapshot: str | None = None) -> Iterator[pa.RecordBatch]:
+    """All rows of a table, for comparisons."""
+    return read_chunk(source, snapshot, schema, WHOLE_TABLE)
+
+
+def copy_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch."""
+    if not schema.columns:
+        return
+    connection.start_copy(copy_statement(schema, chunk), timeout_s=_READ_TIMEOUT_S)
+    reader = _CopyReader(connection, schema)
+    while reader.fill():
+        yield reader.take()
+
+
+def copy_statement(schema: TableSchema, chunk: Chunk) -> str:
+    names = ", ".join(
+        identifier(column.name) + ("" if types.is_known(column) else "::text") for column in schema.columns
+    )
+    # ONLY: the rows of tables that inherit from this one are replicated as theirs.
+    table = qualified(schema.schema_name, schema.name)
+    return f"COPY (SELECT {names} FROM ONLY {table} WHERE {chunk.predicate}) TO STDOUT (FORMAT binary)"
+
+
+class _CopyReader:
+    """A block of bytes that is filled from the socket, and where the values of its rows lie."""
+
+    def __init__(self, connection: Connection, schema: TableSchema) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._arrow = types.arrow_schema(schema)
+        width = len(schema.columns)
+        self._positions = np.empty((width, min(BATCH_ROWS, max(_POSITIONS_MAX // width, 1))), np.int64)
+        self._block = np.empty(_BLOCK_BYTES, np.uint8)
+        #: bytes in the block; of these, bytes whose rows are located; rows located
+        self._filled = self._located = self._rows = 0
+        self._failure: ErrorFields | None = None
+        self._is_done = False
+
+    def fill(self) -> bool:
+        """Read until a batch is due; False when there is nothing more to take."""
+        while True:
+            self._locate()
+            is_stuck = self._filled == len(self._block) and not self._is_done
+            if self._rows == self._positions.shape[1] or (self._rows and is_stuck):
+                return True
+            if self._is_done:
+                return self._rows > 0
+            if is_stuck:
+                self._block = np.concatenate([self._block, np.empty_like(self._block)])
+            self._receive()
+
+    def take(self) -> pa.RecordBatch:
+        """The located rows as a batch; what was not located moves to the front of the block."""
+        arrays = [self._build(i) for i in range(len(self._schema.columns))]
+        rest = self._filled - self._located
+        self._block[:rest] = self._block[self._located : self._filled].copy()
+        self._filled, self._located, self._rows = rest, 0, 0
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+    def _build(self, i: int) -> pa.Array:
+        column, rows = self._schema.columns[i], self._rows
+        form = {"texts": 0, "binaries": rows} if types.is_known(column) else {"texts": rows, "binaries": 0}
+        try:
+            return columns.build(column, self._block, self._positions[i, :rows], **form)
+        except columns.BadValueError as error:
+            raise DecodeError(
+                f"{self._schema.qualified_name}: column {column.name} cannot be read: {error.reason}, in its snapshot; "
+                "report this with the table's definition"
+            ) from None
+
+    def _locate(self) -> None:
+        """Go through all whole messages that are there."""
+        while not self._is_done:
+            self._rows, at = locate.locate_copy_rows(
+                self._block, self._located, self._filled, self._rows, self._positions
+            )
+            if at == locate.COPY_MALFORMED:
+                raise DecodeError(
+                    f"{self._schema.qualified_name}: a copied row has other columns than the table had; "
+                    "the table was changed while it was read: start the changefeed again"
+                )
+            self._located = at
+            if self._rows == self._positions.shape[1] or not self._take_other_message():
+                return
+
+    def _take_other_message(self) -> bool:
+        """Handle the message at hand if it is whole and no row; False when more bytes are needed first."""
+        at = self._located
+        if self._filled - at < 5 or self._block[at] == ord("d"):
+            return False
+        end = at + 1 + read_i32(self._block, at + 1)
+        if end > self._filled:
+            return False
+        kind, body = bytes(self._block[at : at + 1]), self._block[at + 5 : end].tobytes()
+        self._located = end
+        if kind == b"E":
+            self._failure = parse_error(body)
+        elif kind == b"Z":
+            self._is_done = True
+            if self._failure is not None:
+                raise refusal(self._failure, self._connection.target)
+        return True
+
+    def _receive(self) -> None:
+        try:
+            count = self._connection.socket.recv_into(self._block[self._filled :].data)
+        except TimeoutError as error:
+            raise SourceUnreachableError(self._lost(f"nothing came for {_READ_TIMEOUT_S:.0f} s")) from error
+        except OSError as error:
+            raise SourceUnreachableError(self._lost("the connection broke")) from error
+        if count == 0:
+            raise SourceUnreachableError(self._lost("the server closed the connection"))
+        self._filled += count
+
+    def _lost(self, reason: str) -> str:
+        return (
+            f"reading {self._schema.qualified_name} from {self._connection.target} ended: {reason}; it is tried again"
+        )
