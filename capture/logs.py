@@ -43,7 +43,7 @@ def configure(level: str = "info", *, file: Path | None = None) -> None:
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(stream),
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=False,  # a notebook may configure again
     )
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(processors=[_without_bookkeeping, *last], foreign_pre_chain=shared)

@@ -2,7 +2,10 @@
 
 import builtins
 
+import anyio
+
 from capture import cluster as views
+from capture.config import ServerSettings
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
 from capture.secrets import mask
 from reactor.errors import NotOwnerError, OwnerNotFoundError
@@ -94,3 +97,30 @@ class MemoryCluster:
     def _put(self, view: views.ChangefeedView) -> views.ChangefeedView:
         self.feeds[view.id] = view
         return view
+
+
+class MemoryMember:
+    """Satisfies ``capture.server.Member``: registers nowhere, leaves when asked."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.cluster = MemoryCluster()
+        self.events: list[str] = []
+        self.fails_with: Exception | None = None
+        self._leaving = anyio.Event()
+        self._ready = anyio.Event()
+
+    async def run(self) -> None:
+        self.events.append("run")
+        if self.fails_with is not None:
+            raise self.fails_with
+        self._ready.set()
+        await self._leaving.wait()
+        self.events.append("ran")
+
+    async def ready(self) -> None:
+        await self._ready.wait()
+
+    async def leave(self) -> None:
+        self.events.append("leave")
+        self._leaving.set()

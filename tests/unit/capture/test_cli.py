@@ -1,0 +1,187 @@
+"""The command line against a real HTTP server over a cluster in memory: what is printed, where, and the exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import anyio.from_thread
+import pytest
+
+from capture import console
+from capture.cli import main
+from capture.cluster import TableDiff
+from capture.config import ServerSettings, load_server_settings
+from capture.embedded.places import free_port
+from capture.errors import ConfigError
+from capture.server import running
+from reactor.errors import EtcdUnreachableError
+from tests.unit.capture.fakes import MemoryCluster, MemoryMember
+
+URIS = ["--source-uri", "postgresql://u:geheim@h/d", "--sink-uri", "delta+file:///lake"]
+
+
+@pytest.fixture(scope="module")
+def member() -> Iterator[MemoryMember]:
+    """A server in a thread with a loop of its own."""
+    with anyio.from_thread.start_blocking_portal() as portal:
+        settings = load_server_settings(etcd="http://127.0.0.1:1", addr="127.0.0.1:0")
+        member = MemoryMember(settings)
+
+        def new(settings: ServerSettings) -> MemoryMember:
+            member.settings = settings
+            return member
+
+        with portal.wrap_async_context_manager(running(settings, new_member=new)):
+            yield member
+
+
+@pytest.fixture(autouse=True)
+def cluster(member: MemoryMember, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    monkeypatch.setenv("WEIR_SERVER", f"http://{member.settings.addr}")
+    monkeypatch.delenv("WEIR_DEBUG", raising=False)
+    member.cluster.__init__()  # type: ignore[misc]
+    return member.cluster
+
+
+def test_a_changefeed_from_creation_to_removal(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    assert capsys.readouterr().out == "changefeed feed is created: postgresql://u:***@h/d → delta+file:///lake\n"
+    assert main(["changefeed", "pause", "-c", "feed"]) == 0
+    assert main(["changefeed", "resume", "-c", "feed", "--overwrite-checkpoint-ts", "9"]) == 0
+    assert main(["changefeed", "query", "-c", "feed"]) == 0
+    assert "checkpoint_ts  9" in capsys.readouterr().out
+    assert main(["changefeed", "list"]) == 0
+    assert "feed" in capsys.readouterr().out
+    assert main(["changefeed", "remove", "-c", "feed"]) == 0
+    assert cluster.feeds == {}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["changefeed", "create", "-c", "new", *URIS],
+        ["changefeed", "list"],
+        ["changefeed", "query", "-c", "feed"],
+        ["changefeed", "pause", "-c", "feed"],
+        ["changefeed", "remove", "-c", "feed"],
+        ["capture", "list"],
+        ["tables", "-c", "feed"],
+        ["diff", "-c", "feed"],
+        ["version"],
+    ],
+    ids=lambda command: "-".join(command[:2]),
+)
+def test_json_is_one_document_on_stdout(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    capsys.readouterr()
+    assert main([*command, "--json"]) == 0
+    captured = capsys.readouterr()
+    json.loads(captured.out)
+    assert captured.err == ""
+    assert "geheim" not in captured.out
+
+
+def test_differences_are_not_success(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    cluster.diffs = [TableDiff(table="a.t", equal=True), TableDiff(table="a.u", equal=False, differences=("id=7",))]
+    assert main(["diff", "-c", "feed"]) == 1
+    assert "id=7" in capsys.readouterr().out
+    assert main(["diff", "-c", "feed", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["equal"], document["tables"][1]["table"]) == (False, "a.u")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        (["changefeed", "query", "-c", "none"], 1, "error: no changefeed none; see `weir changefeed list`"),
+        (["changefeed", "query", "-c", "a/../b"], 1, "error: changefeed id 'a/../b' is malformed"),
+        (["changefeed", "create", "-c", "a_b", *URIS], 1, "error: changefeed id 'a_b' is malformed: use letters"),
+        (["changefeed", "create", "-c", "a", *URIS, "--mode", "some"], 2, "error: Invalid value for '--mode'"),
+        (["changefeed", "create", "-c", "a", *URIS, "--config", "/none"], 1, "error: cannot read /none (No such file"),
+        (["changefeed", "query"], 2, "error: Missing option '--changefeed-id'"),
+        (["changefeed", "qery"], 2, "error: No such command 'qery'"),
+        (["tables", "-c", "a", "--server", "127.0.0.1:1"], 1, "error: no Weir server at http://127.0.0.1:1"),
+        (["server", "--config", "/none.toml"], 1, "error: cannot read /none.toml"),
+        (["server", "--addr", "x"], 1, "error: 'addr' in --addr: 'x' is not host:port"),
+    ],
+)
+def test_an_error_is_one_line_on_stderr(
+    command: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == code
+    captured = capsys.readouterr()
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_config_file_reaches_the_server(tmp_path: Path, cluster: MemoryCluster) -> None:
+    (tmp_path / "feed.toml").write_text('force-replicate = true\n[filter]\nrules = ["public.*"]\n')
+    assert main(["changefeed", "create", "-c", "feed", *URIS, "--config", str(tmp_path / "feed.toml")]) == 0
+    assert cluster.specs["feed"].config.filter.rules == ("public.*",)
+
+
+def test_faults_of_ours_have_no_traceback_unless_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr("capture.client.Client.list", broken)
+    assert main(["changefeed", "list"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "error: KeyError: 'lost'; it is a fault in Weir: run again with WEIR_DEBUG=1"
+    )
+    monkeypatch.setenv("WEIR_DEBUG", "1")
+    with pytest.raises(KeyError):
+        main(["changefeed", "list"])
+
+
+def test_of_a_group_the_meant_error_is_shown() -> None:
+    group = ExceptionGroup("x", [ValueError("a"), ExceptionGroup("y", [ConfigError("pg://u:geheim@h is\nwrong")])])
+    assert console.describe(group) == "pg://u:***@h is wrong"
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_the_port_in_use_is_named(member: MemoryMember, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["server", "--addr", member.settings.addr, "--etcd", "http://127.0.0.1:1"]) == 1
+    line = capsys.readouterr().err
+    assert line.startswith(f"error: cannot listen on {member.settings.addr} (Address already in use); stop what")
+
+
+async def test_a_member_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
+    settings = load_server_settings(etcd="x", addr=f"127.0.0.1:{free_port()}", data_dir=tmp_path)
+    member = MemoryMember(settings)
+    member.fails_with = EtcdUnreachableError("etcd at x does not answer; is it running?")
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with running(settings, new_member=lambda _: member):
+            pytest.fail("it never was ready")
+    assert console.describe(caught.value).startswith("etcd at x does not answer")
+
+
+async def test_a_member_leaves_when_the_block_ends(tmp_path: Path) -> None:
+    settings = load_server_settings(etcd="x", addr="127.0.0.1:0", data_dir=tmp_path)
+    member = MemoryMember(settings)
+    async with running(settings, new_member=lambda _: member):
+        assert member.events == ["run"]
+    assert member.events == ["run", "leave", "ran"]
+
+
+def test_help_is_quick_and_heavy_things_stay_out() -> None:
+    program = (
+        "import sys, capture.cli; print([m for m in ('pyspark', 'pyarrow', 'numba', 'httpx') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_module_run_is_the_same_command() -> None:
+    environment = {**os.environ, "COLUMNS": "80"}
+    command = [sys.executable, "-m", "capture", "changefeed", "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
