@@ -43,6 +43,8 @@ class Changes:
     before: pa.RecordBatch | None
     before_kind: npt.NDArray[np.int8]
     unchanged: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    #: commit time of the newest of them, Unix seconds; 0 when not known
+    commit_time: float = 0.0
 
     def __len__(self) -> int:
         return len(self.op)

@@ -1,0 +1,145 @@
+"""The changes of a range brought under one schema: the first half of folding them (``agent.changes``).
+
+A column that only some of the range's schemas have is *unknown* in the rows of the others, like a large value that an
+update left out. Where a before image has the whole row, it tells what such an update left unchanged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.errors import SinkConfigError
+from agent.ports import BEFORE_FULL, TRUNCATE, Changes
+from agent.span_rows import key_changes
+
+Mask = npt.NDArray[np.bool_]
+
+
+def after_truncate(parts: Sequence[Changes]) -> tuple[list[Changes], bool]:
+    """What is left of ``parts`` (in log order) behind the last TRUNCATE, and whether there was one."""
+    for index in range(len(parts) - 1, -1, -1):
+        (at,) = np.nonzero(parts[index].op == TRUNCATE)
+        if len(at):
+            rest = [_from(parts[index], int(at[-1]) + 1), *parts[index + 1 :]]
+            return [part for part in rest if len(part)], True
+    return [part for part in parts if len(part)], False
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """All changes of a range. ``moved``: updates that changed the key. ``before_keys``: key columns of the before
+    images, NULL where there was none. ``unknown[column]``: where the after image has no value for it, not even NULL."""
+
+    op: npt.NDArray[np.int8]
+    moved: Mask
+    after: pa.Table
+    before_keys: pa.Table | None
+    unknown: dict[str, Mask]
+
+    @classmethod
+    def gather(cls, parts: Sequence[Changes], key: Sequence[str]) -> "Rows":
+        parts = [_fill_from_before(part) for part in parts]
+        schema = _widest_schema(parts)
+        before = [_before_keys(part, key) for part in parts]
+        return cls(
+            op=np.concatenate([part.op for part in parts]),
+            moved=np.concatenate([key_changes(part, key) for part in parts]),
+            after=pa.Table.from_batches([_widen(part, schema) for part in parts], schema),
+            before_keys=None if all(keys is None for keys in before) else _concat_keys(before, parts, schema, key),
+            unknown=_unknown(parts, schema),
+        )
+
+
+def _fill_from_before(part: Changes) -> Changes:
+    """A full before image tells what an unchanged column holds."""
+    if not part.unchanged or part.before is None:
+        return part
+    full = part.before_kind == BEFORE_FULL
+    after, unchanged = part.after, {}
+    for name, mask in part.unchanged.items():
+        told = mask & full
+        if told.any():
+            column = pc.if_else(pa.array(told), part.before.column(name), after.column(name))
+            after = after.set_column(after.schema.get_field_index(name), after.schema.field(name), column)
+        if (mask & ~full).any():
+            unchanged[name] = mask & ~full
+    return replace(part, after=after, unchanged=unchanged)
+
+
+def _widest_schema(parts: Sequence[Changes]) -> pa.Schema:
+    """The newest schema, and behind it what only older ones have."""
+    fields: dict[str, pa.Field] = {}
+    for part in reversed(parts):
+        for item in part.after.schema:
+            fields.setdefault(item.name, item)
+    return pa.schema(list(fields.values()))
+
+
+def _widen(part: Changes, schema: pa.Schema) -> pa.RecordBatch:
+    if part.after.schema.equals(schema):
+        return part.after.replace_schema_metadata(None)
+    columns = [_column(part.after, item, part) for item in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(batch: pa.RecordBatch, wanted: pa.Field, part: Changes) -> pa.Array:
+    at = batch.schema.get_field_index(wanted.name)
+    if at < 0:
+        return pa.nulls(batch.num_rows, wanted.type)
+    try:
+        return batch.column(at).cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SinkConfigError(
+            f"column {wanted.name} of {part.schema.qualified_name} has become {wanted.type} and older changes do not "
+            "fit; load the table anew"
+        ) from error
+
+
+def _unknown(parts: Sequence[Changes], schema: pa.Schema) -> dict[str, Mask]:
+    unknown = {}
+    for name in schema.names:
+        masks = [_unknown_in(part, name) for part in parts]
+        if any(mask is not None for mask in masks):
+            filled = [np.zeros(len(p), np.bool_) if m is None else m for p, m in zip(parts, masks, strict=True)]
+            unknown[name] = np.concatenate(filled)
+    return unknown
+
+
+def _unknown_in(part: Changes, name: str) -> Mask | None:
+    if part.after.schema.get_field_index(name) < 0:
+        return np.ones(len(part), np.bool_)
+    return part.unchanged.get(name)
+
+
+def _before_keys(part: Changes, key: Sequence[str]) -> pa.RecordBatch | None:
+    return None if part.before is None else part.before.select(list(key))
+
+
+def _concat_keys(
+    before: Sequence[pa.RecordBatch | None], parts: Sequence[Changes], schema: pa.Schema, key: Sequence[str]
+) -> pa.Table:
+    wanted = pa.schema([schema.field(name) for name in key]).remove_metadata()
+    filled = [
+        pa.table([pa.nulls(len(part), item.type) for item in wanted], schema=wanted)
+        if keys is None
+        else pa.table([keys.column(item.name).cast(item.type) for item in wanted], schema=wanted)
+        for keys, part in zip(before, parts, strict=True)
+    ]
+    return pa.concat_tables(filled)
+
+
+def _from(part: Changes, start: int) -> Changes:
+    return replace(
+        part,
+        op=part.op[start:],
+        commit_ts=part.commit_ts[start:],
+        seq=part.seq[start:],
+        after=part.after.slice(start),
+        before=None if part.before is None else part.before.slice(start),
+        before_kind=part.before_kind[start:],
+        unchanged={name: flags[start:] for name, flags in part.unchanged.items() if flags[start:].any()},
+    )
