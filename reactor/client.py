@@ -40,11 +40,16 @@ class Target(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Holds when ``target`` of ``key`` equals ``revision``."""
+    """Holds when ``target`` of ``key`` equals ``revision``.
+
+    With ``last``, it is about every key from ``key`` to ``last`` (both included); with revision 0 it says that there
+    is none.
+    """
 
     key: str
     target: Target
     revision: int
+    last: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class EtcdClient(Protocol):
     async def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
         """Do all operations in one revision if every compare holds, else nothing. No key may be written twice.
 
-        :raises TxnTooLargeError: over the server's limits; nothing was done.
+        :raises TxnTooLargeError: over the server's limits (which count compares too); nothing was done.
         """
         ...
 

@@ -7,8 +7,10 @@ as an event, at the performer's pace.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from reactor.ids import ChangefeedId
 from reactor.messages import Message
 from reactor.patches import PatchGroup
+from reactor.records import ChangefeedInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +52,21 @@ class Answer:
     value: object = None
 
 
-Effect = Send | Commit | WakeAt | Log | Answer
+@dataclass(frozen=True, slots=True)
+class DropUpstream:
+    """Remove what a changefeed left at its source (slot, publication) and in the change log; safe to do again.
+
+    The owner is told by ``owner.jobs.UpstreamDropped``, and asks again until it went well.
+    """
+
+    changefeed: ChangefeedId
+    info: ChangefeedInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Give up ownership; the capture and its processors stay."""
+
+
+Effect = Send | Commit | WakeAt | Log | Answer | DropUpstream | Resign
 Perform = Callable[[Effect], None]

@@ -73,7 +73,7 @@ class MemoryEtcd:
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
         self.expire()
-        self._check(operations)
+        self._check(compares, operations)
         if not all(self._holds(compare) for compare in compares):
             return TxnResult(False, self.revision)
         self._apply(operations)
@@ -136,13 +136,12 @@ class MemoryEtcd:
         with anyio.CancelScope(deadline=deadline):
             await self._changed.wait()
 
-    def _check(self, operations: Sequence[Operation]) -> None:
+    def _check(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
         puts = [operation for operation in operations if isinstance(operation, Put)]
         size = sum(len(put.key) + len(put.value) for put in puts)
-        if len(operations) > OPERATIONS_MAX or size > BYTES_MAX:
-            raise TxnTooLargeError(
-                f"{len(operations)} operations, {size} bytes are over etcd's limits; do fewer at once"
-            )
+        count = max(len(compares), len(operations))
+        if count > OPERATIONS_MAX or size > BYTES_MAX:
+            raise TxnTooLargeError(f"{count} operations, {size} bytes are over etcd's limits; do fewer at once")
         if len({operation.key for operation in operations}) != len(operations):
             raise EtcdError("duplicate key given in txn request; write each key once")
         for put in puts:
@@ -150,12 +149,11 @@ class MemoryEtcd:
                 self._lease(put.lease)
 
     def _holds(self, compare: Compare) -> bool:
-        item = self._items.get(compare.key)
-        match compare.target:
-            case Target.MOD_REVISION:
-                return (item.mod_revision if item else 0) == compare.revision
-            case Target.CREATE_REVISION:
-                return (item.create_revision if item else 0) == compare.revision
+        if not compare.last:
+            return _revision(self._items.get(compare.key), compare.target) == compare.revision
+        items = [item for key, item in self._items.items() if compare.key <= key <= compare.last]
+        revisions = [_revision(item, compare.target) for item in items] or [0]
+        return all(revision == compare.revision for revision in revisions)
 
     def _apply(self, operations: Sequence[Operation]) -> None:
         """All operations in one revision, which is used up only if something changes."""
@@ -193,6 +191,12 @@ class MemoryEtcd:
     def _wake_watchers(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+
+def _revision(item: KeyValue | None, target: Target) -> int:
+    if item is None:
+        return 0
+    return item.mod_revision if target is Target.MOD_REVISION else item.create_revision
 
 
 class MemoryClient:

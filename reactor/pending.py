@@ -13,7 +13,7 @@ Pure: the worker feeds in results and events, and performs the effects that come
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from reactor.client import Event, KeyValue
+from reactor.client import Compare, Event, KeyValue
 from reactor.effects import Answer
 from reactor.errors import WeirError
 from reactor.txn import Plan, Seen, Txn, plan
@@ -38,9 +38,9 @@ class Pending:
         assert not self._groups, "a tick while groups of the one before are pending"
         self._groups, self._answers, self._error = tuple(groups), tuple(answers), ""
 
-    def plan(self, base: Mapping[str, KeyValue]) -> Plan:
+    def plan(self, base: Mapping[str, KeyValue], fences: Sequence[Compare]) -> Plan:
         """The next transaction on fresh values; groups that can never commit are dropped here."""
-        planned = plan(self._groups, base, delete_count_key=self._delete_count_key)
+        planned = plan(self._groups, base, delete_count_key=self._delete_count_key, fences=fences)
         self._groups = planned.taken + planned.left
         for rejected in planned.rejected:
             self._error = self._error or _reason(rejected.error)

@@ -8,12 +8,17 @@ The transaction compares the modification revision of every key that a group wit
 compares the delete counter, always, and raises it when it deletes a key: a key deleted meanwhile looks like one that
 never was (both have revision 0), and the counter tells the two apart (tiflow 1.3.1).
 
+etcd counts compares as it counts operations. So where they are too many, the compares of keys that must be absent are
+folded into compares of ranges that must be empty.
+
 Pure. The worker sends the transaction, and runs the groups again on fresh values if a compare did not hold.
 """
 
+from bisect import bisect_left
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from reactor.client import Compare, Delete, KeyValue, Operation, Put, Target
 from reactor.errors import ConflictError, IgnorePatchError, TxnTooLargeError, WeirError
@@ -73,9 +78,14 @@ def mod_revision(base: Mapping[str, KeyValue], key: str) -> int:
     return item.mod_revision if item else 0
 
 
-def plan(groups: Sequence[Seen], base: Mapping[str, KeyValue], *, delete_count_key: str) -> Plan:
-    """The next transaction for ``groups``, evaluated on ``base``."""
-    packer = _Packer(base, delete_count_key)
+def plan(
+    groups: Sequence[Seen], base: Mapping[str, KeyValue], *, delete_count_key: str, fences: Sequence[Compare] = ()
+) -> Plan:
+    """The next transaction for ``groups``, evaluated on ``base``; ``fences`` are compared in it too.
+
+    ``base`` holds every key that lies between any two of the groups' keys.
+    """
+    packer = _Packer(base, delete_count_key, fences)
     taken: list[Seen] = []
     rejected: list[Rejected] = []
     for index, seen in enumerate(groups):
@@ -91,13 +101,14 @@ def plan(groups: Sequence[Seen], base: Mapping[str, KeyValue], *, delete_count_k
 
 
 class _Packer:
-    """The transaction so far: its writes, the keys it depends on, its size."""
+    """The transaction so far: its writes, and the revisions it depends on."""
 
-    def __init__(self, base: Mapping[str, KeyValue], delete_count_key: str) -> None:
+    def __init__(self, base: Mapping[str, KeyValue], delete_count_key: str, fences: Sequence[Compare]) -> None:
         self._base = base
         self._delete_count_key = delete_count_key
+        self._fences = tuple(fences)
         self._writes: dict[str, bytes | None] = {}
-        self._compared: dict[str, int] = {}
+        self._compared: dict[str, int] = {delete_count_key: mod_revision(base, delete_count_key)}
 
     def add(self, seen: Seen) -> bool:
         """Merge the group if the transaction still fits with it; False leaves everything as it was.
@@ -111,14 +122,13 @@ class _Packer:
         changed = _without_noops(overlay, self._writes, self._base)
         if not changed:
             return True
-        _check_limits(changed)
-        merged = self._writes | changed
-        if not _fits(merged):
+        touched = {patch.key: mod_revision(self._base, patch.key) for patch in seen.group.patches}
+        writes, compared = self._writes | changed, self._compared | touched | dict(seen.required)
+        if not self._fits(writes, compared):
+            if not self._writes:
+                raise _too_large(writes)
             return False
-        touched = [patch.key for patch in seen.group.patches]
-        self._compared |= {key: mod_revision(self._base, key) for key in touched}
-        self._compared |= seen.required
-        self._writes = merged
+        self._writes, self._compared = writes, compared
         return True
 
     def txn(self) -> Txn:
@@ -126,12 +136,33 @@ class _Packer:
         writes = {key: value for key, value in self._writes.items() if value != _value(self._base, key)}
         if any(value is None for value in writes.values()):
             writes[self._delete_count_key] = _next_count(_value(self._base, self._delete_count_key))
-        compared = self._compared | {self._delete_count_key: mod_revision(self._base, self._delete_count_key)}
         return Txn(
-            compares=tuple(Compare(key, Target.MOD_REVISION, revision) for key, revision in sorted(compared.items())),
+            compares=self._compares(self._compared),
             operations=tuple(_operation(key, value) for key, value in writes.items()),
             writes=writes,
         )
+
+    def _fits(self, writes: Mapping[str, bytes | None], compared: Mapping[str, int]) -> bool:
+        is_small = _operations(writes) <= OPERATIONS_MAX and _size(writes) <= BYTES_MAX
+        return is_small and len(self._compares(compared)) <= OPERATIONS_MAX
+
+    def _compares(self, compared: Mapping[str, int]) -> tuple[Compare, ...]:
+        if len(compared) + len(self._fences) <= OPERATIONS_MAX:
+            return (*_compares(compared), *self._fences)
+        present = {key: revision for key, revision in compared.items() if revision}
+        absent = _absent_ranges(compared.keys() - present.keys(), sorted(self._base))
+        return (*_compares(present), *absent, *self._fences)
+
+
+def _compares(compared: Mapping[str, int]) -> Iterable[Compare]:
+    return (Compare(key, Target.MOD_REVISION, revision) for key, revision in sorted(compared.items()))
+
+
+def _absent_ranges(absent: Iterable[str], known: Sequence[str]) -> Iterable[Compare]:
+    """As few ranges as hold all the absent keys and none of the known ones."""
+    for _, group in groupby(sorted(absent), key=lambda key: bisect_left(known, key)):
+        keys = list(group)
+        yield Compare(keys[0], Target.CREATE_REVISION, 0, last=keys[-1])
 
 
 def _check_required(seen: Seen, base: Mapping[str, KeyValue]) -> None:
@@ -157,17 +188,11 @@ def _without_noops(
     return {key: value for key, value in overlay.items() if value != before[key]}
 
 
-def _check_limits(changed: Mapping[str, bytes | None]) -> None:
-    if _fits(changed):
-        return
-    raise TxnTooLargeError(
-        f"one group of {_operations(changed)} operations and {_size(changed)} bytes is over etcd's limits "
+def _too_large(writes: Mapping[str, bytes | None]) -> TxnTooLargeError:
+    return TxnTooLargeError(
+        f"one group of {_operations(writes)} operations and {_size(writes)} bytes is over etcd's limits "
         f"({OPERATIONS_MAX} operations, {BYTES_MAX} bytes); change fewer keys at once"
     )
-
-
-def _fits(writes: Mapping[str, bytes | None]) -> bool:
-    return _operations(writes) <= OPERATIONS_MAX and _size(writes) <= BYTES_MAX
 
 
 def _operations(writes: Mapping[str, bytes | None]) -> int:

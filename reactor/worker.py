@@ -245,7 +245,7 @@ class EtcdWorker:
 
     async def _commit(self) -> None:
         """One transaction with as many pending groups as fit."""
-        planned = self._pending.plan(self.state.raw)
+        planned = self._pending.plan(self.state.raw, self._fences)
         self._report(planned)
         if not planned.txn.is_empty:
             await self._send(planned)
@@ -254,7 +254,7 @@ class EtcdWorker:
     async def _send(self, planned: Plan) -> None:
         self._session.check()
         try:
-            result = await self._client.txn((*planned.txn.compares, *self._fences), planned.txn.operations)
+            result = await self._client.txn(planned.txn.compares, planned.txn.operations)
         except EtcdUnreachableError as error:
             _log.warning("no answer to a transaction", error=str(error))
             self._pending.lost(planned)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -19,8 +19,6 @@ T = TypeVar("T")
 
 #: Batches that a watch may be ahead of its reader.
 _WATCH_BUFFER = 16
-#: etcd takes as many compares per transaction as it takes operations; more go into nested transactions.
-_COMPARES_MAX: Final = 128
 
 
 async def connect(
@@ -75,9 +73,11 @@ class GrpcEtcdClient:
         return bool(answer.deleted)
 
     async def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
-        request = _txn_request([_compare(compare) for compare in compares], [_request(op) for op in operations])
+        request = rpc.TxnRequest(
+            compare=[_compare(compare) for compare in compares], success=[_request(each) for each in operations]
+        )
         answer = await self._once(lambda door: door.txn(request))
-        return TxnResult(_all_succeeded(answer), answer.header.revision)
+        return TxnResult(answer.succeeded, answer.header.revision)
 
     async def grant(self, ttl_s: int) -> int:
         lease = await self._repeatable(lambda door: door.grant_lease(ttl_s))
@@ -129,12 +129,15 @@ def _key_value(kv: Any) -> KeyValue:
 
 
 def _compare(compare: Compare) -> Any:
-    key, revision = compare.key.encode(), compare.revision
+    request = rpc.Compare(key=compare.key.encode(), result=rpc.Compare.EQUAL)
+    if compare.last:
+        request.range_end = compare.last.encode() + b"\0"
     match compare.target:
         case Target.MOD_REVISION:
-            return rpc.Compare(key=key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=revision)
+            request.target, request.mod_revision = rpc.Compare.MOD, compare.revision
         case Target.CREATE_REVISION:
-            return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=revision)
+            request.target, request.create_revision = rpc.Compare.CREATE, compare.revision
+    return request
 
 
 def _request(operation: Operation) -> Any:
@@ -143,19 +146,3 @@ def _request(operation: Operation) -> Any:
             return rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value, lease=lease))
         case Delete(key):
             return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key.encode()))
-
-
-def _txn_request(compares: list[Any], operations: list[Any]) -> Any:
-    """etcd evaluates all levels before it applies any, so nesting is as atomic as one level."""
-    here, rest = compares[:_COMPARES_MAX], compares[_COMPARES_MAX:]
-    if rest:
-        operations = [rpc.RequestOp(request_txn=_txn_request(rest, operations))]
-    return rpc.TxnRequest(compare=here, success=operations)
-
-
-def _all_succeeded(answer: Any) -> bool:
-    """Whether the innermost transaction, which holds the operations, succeeded too."""
-    if not answer.succeeded:
-        return False
-    nested = [item.response_txn for item in answer.responses if item.WhichOneof("response") == "response_txn"]
-    return all(_all_succeeded(item) for item in nested)

@@ -3,6 +3,7 @@
 A call that fails raises errors of ``reactor.errors``. Whether another server is asked then is for ``endpoints``.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,7 +47,7 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
 
         The time limit is the caller's cancel scope, so ``timeout`` is not used.
         """
-        metadata = () if skip_auth else await self._metadata()
+        metadata = () if skip_auth else await self._credentials_metadata()
         try:
             return await stub_func(request, metadata=metadata)
         except grpc.aio.AioRpcError as error:
@@ -84,12 +85,14 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
 
         :raises LeaseExpiredError: the lease is over.
         """
-        call = self._lease_stub.LeaseKeepAlive(metadata=await self._metadata(_REQUIRE_LEADER))
+        call = self._lease_stub.LeaseKeepAlive(metadata=await self._credentials_metadata(_REQUIRE_LEADER))
         try:
             await call.write(rpc.LeaseKeepAliveRequest(ID=lease))
             answer = await call.read()
         except grpc.aio.AioRpcError as error:
             raise self.stream_error(error) from None
+        except asyncio.InvalidStateError:
+            raise faults.unreachable(self.endpoint, "the keep-alive stream ended") from None
         finally:
             call.cancel()
         if answer is grpc.aio.EOF:
@@ -100,7 +103,7 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
 
     async def open_watch(self) -> Any:
         """A new watch stream; the caller writes requests, reads answers, and cancels it."""
-        return self._watch_stub.Watch(metadata=await self._metadata(_REQUIRE_LEADER))
+        return self._watch_stub.Watch(metadata=await self._credentials_metadata(_REQUIRE_LEADER))
 
     def stream_error(self, error: grpc.aio.AioRpcError) -> EtcdError:
         """As ``faults.translate``; a stale token is dropped, and the next stream brings a new one."""
@@ -115,7 +118,7 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
     async def close(self) -> None:
         await self.channel.close()
 
-    async def _metadata(self, *more: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    async def _credentials_metadata(self, *more: tuple[str, str]) -> tuple[tuple[str, str], ...]:
         if self.username is None:
             return more
         async with self._auth_lock:
@@ -130,7 +133,7 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
         if self._token is not None and ("token", self._token) in stale:
             self.drop_token()
         try:
-            return await stub_func(request, metadata=await self._metadata())
+            return await stub_func(request, metadata=await self._credentials_metadata())
         except grpc.aio.AioRpcError as error:
             raise faults.translate(error, endpoint=self.endpoint) from None
 

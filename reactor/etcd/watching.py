@@ -5,6 +5,7 @@ second is asked how far it is; one that stays silent for ten is given up. The po
 answers, which may overtake events before etcd 3.5.8.
 """
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -54,8 +55,7 @@ class Watching:
         """
         async for batch in receive:
             yield batch
-        if self._failure is not None:
-            raise self._failure
+        raise self._failure or EtcdUnreachableError("this etcd client is closed; open a new one")
 
     async def _stream_or_pause(self, send: MemoryObjectSendStream[WatchBatch]) -> None:
         try:
@@ -81,6 +81,8 @@ class Watching:
                     await self._read(door, call, send)
                 except grpc.aio.AioRpcError as error:
                     failure = door.stream_error(error)
+                except asyncio.InvalidStateError:
+                    failure = faults.unreachable(door.endpoint, "the watch stream ended")
                 except EtcdError as error:
                     failure = error
                 tasks.cancel_scope.cancel()
@@ -115,7 +117,7 @@ class Watching:
             if anyio.current_time() - self._heard_at >= PROGRESS_INTERVAL_S:
                 try:
                     await call.write(PROGRESS_REQUEST)
-                except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     return  # the stream is over; its reader says why
 
     def _create_request(self) -> Any:
