@@ -72,7 +72,7 @@ def version(json: Json = False) -> None:
     if json:
         console.print_json({"version": installed_version()})
     else:
-        typer.echo(f"weir {installed_version()}")
+        console.print_line(f"weir {installed_version()}")
 
 
 @app.command()
@@ -126,12 +126,13 @@ def quickstart(
     ),
     seconds: Annotated[int, typer.Option(min=1, help="How long pgbench writes.")] = 60,
     scale: Annotated[int, typer.Option(min=1, help="pgbench's scale: 100,000 accounts each.")] = 10,
+    rate: Annotated[int, typer.Option(min=0, help="pgbench's transactions per second; 0: as fast as it goes.")] = 500,
     json: Json = False,
 ) -> int:
     """See it work: an embedded PostgreSQL under load, replicated into Delta tables, compared at the end."""
     from capture.quickstart import run
 
-    return run(dir, seconds=seconds, scale=scale, json=json)
+    return run(dir, seconds=seconds, scale=scale, rate=rate, json=json)
 
 
 @changefeed_app.command("create")
@@ -216,7 +217,7 @@ def remove(changefeed_id: Id, server: Server = _SERVER, json: Json = False) -> N
     if json:
         console.print_json({"id": changefeed_id, "removed": True})
     else:
-        typer.echo(f"changefeed {changefeed_id} is removed")
+        console.print_line(f"changefeed {changefeed_id} is removed")
 
 
 @capture_app.command("list")
@@ -265,6 +266,25 @@ def diff(changefeed_id: Id, server: Server = _SERVER, json: Json = False) -> int
     return 0 if equal else 1
 
 
+@log_app.command("inspect")
+def inspect(
+    file: Annotated[str, typer.Argument(help="A segment of the change log: path or URI.")],
+    limit: Annotated[int, typer.Option(min=0, help="Decoded changes to show of each batch.")] = 5,
+    json: Json = False,
+) -> None:
+    """Decode a segment of the change log."""
+    from capture.inspection import inspect_segment
+
+    batches = inspect_segment(file, limit=limit)
+    if json:
+        return console.print_json({"file": file, "batches": batches})
+    for batch in batches:
+        title = f"{batch.table} ({batch.changes:,} changes, Ts {batch.first_ts} to {batch.last_ts})"
+        rows = [(row.commit_ts, row.operation, row.before, row.after) for row in batch.rows]
+        console.print_table(("commit ts", "operation", "before", "after"), rows, title=title)
+    return None
+
+
 def _client(server: str) -> "Client":
     from capture.client import Client
 
@@ -281,7 +301,7 @@ def _show(view: views.ChangefeedView, *, json: bool, text: str = "") -> None:
     if json:
         console.print_json(view)
     elif text:
-        typer.echo(text)
+        console.print_line(text)
     else:
         console.print_fields(view)
 

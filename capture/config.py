@@ -34,6 +34,10 @@ def _host_and_port(value: str) -> str:
     return value
 
 
+def _optional_address(value: str) -> str:
+    return _host_and_port(value) if value else value
+
+
 def _cluster_id(value: str) -> str:
     try:
         return parse_cluster_id(value)
@@ -64,10 +68,10 @@ class ServerSettings(BaseSettings):
     cluster_id: Annotated[str, AfterValidator(_cluster_id)] = "default"
     #: the HTTP API; ``advertise_addr`` is what others are told, where it differs
     addr: Address = DEFAULT_ADDRESS
-    advertise_addr: str = ""
+    advertise_addr: Annotated[str, AfterValidator(_optional_address)] = ""
     #: where other captures connect; empty: any free port of addr's host
-    peer_addr: str = ""
-    advertise_peer_addr: str = ""
+    peer_addr: Annotated[str, AfterValidator(_optional_address)] = ""
+    advertise_peer_addr: Annotated[str, AfterValidator(_optional_address)] = ""
     data_dir: Path = Path("weir-data")
     #: where segments go; empty: below data_dir. Every capture of a cluster needs the same storage
     log_storage: str = ""
@@ -79,6 +83,11 @@ class ServerSettings(BaseSettings):
     session_ttl_seconds: Annotated[int, Field(ge=5, le=600)] = 10
     log_level: str = "info"
     log_file: Path | None = None
+
+    @property
+    def listen_peer_addr(self) -> str:
+        """``peer_addr``, or any free port of the API's host."""
+        return self.peer_addr or f"{self.addr.rpartition(':')[0]}:0"
 
     @property
     def log_storage_uri(self) -> str:
@@ -97,7 +106,7 @@ class ServerSettings(BaseSettings):
         return (init_settings, env_settings)
 
 
-def load_server_settings(file: Path | None = None, **flags: object) -> ServerSettings:
+def load_server_settings(file: Path | None = None, /, **flags: object) -> ServerSettings:
     """Flags that are None were not given.
 
     :raises ConfigError: names the key, where it stands, and the cure.

@@ -34,6 +34,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 
+def print_line(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
 def print_fields(view: BaseModel) -> None:
     """One answer, field by field; empty fields are left out."""
     rows = [(name, value) for name, value in view if value not in (None, "", (), 0.0)]

@@ -45,7 +45,7 @@ def resolve(uri: str) -> str:
     parts = urlsplit(uri)
     if not parts.query:
         return uri
-    parameters = [(name, _looked_up(value)) for name, value in parse_qsl(parts.query, keep_blank_values=True)]
+    parameters = [(name, looked_up(value)) for name, value in parse_qsl(parts.query, keep_blank_values=True)]
     if parts.username:
         password = next((value for name, value in parameters if name == "password"), None)
         parameters = [pair for pair in parameters if pair[0] != "password"]
@@ -53,7 +53,7 @@ def resolve(uri: str) -> str:
     return urlunsplit(parts._replace(query=urlencode(parameters, quote_via=quote, safe="/:,*")))
 
 
-def _looked_up(value: str) -> str:
+def looked_up(value: str) -> str:
     match = _REFERENCE.match(value)
     if match is None:
         return value

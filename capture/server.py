@@ -7,6 +7,7 @@ etcd where none is given, runs the member and its API, and undoes all that in re
 SIGTERM or SIGINT: drain, leave, exit 0. A second one: exit at once.
 """
 
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,6 +23,7 @@ from agent.java import find_java
 from capture.api import create_app
 from capture.cluster import Cluster
 from capture.config import ServerSettings, split_address
+from capture.directory import locked
 from capture.embedded import EmbeddedEtcd
 from capture.errors import PortInUseError
 
@@ -106,8 +108,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember = new_captu
     """
     if not settings.spark_master.startswith("sc://"):
         await to_thread.run_sync(find_java)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    with _listener(settings.addr) as listener:
+    with locked(settings.data_dir / "capture.lock", what="a capture"), _listener(settings.addr) as listener:
         async with _etcd(settings) as urls:
             host, _ = split_address(settings.addr)
             port = listener.getsockname()[1]
@@ -133,9 +134,8 @@ def _listener(address: str) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), family=_family(host), backlog=_BACKLOG)
     except OSError as error:
-        text = (
-            f"cannot listen on {address} ({error.strerror or error}); stop what listens there, or give another --addr"
-        )
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        text = f"cannot listen on {address} ({why}); stop what listens there, or give another --addr"
         raise PortInUseError(text) from error
     with listener:
         listener.setblocking(False)

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
+Child = subprocess.Popen[bytes]
+
 _LAUNCH = Path(__file__).with_name("launch.py")
 #: PostgreSQL refuses to run as root; this user owns nothing else.
 UNPRIVILEGED_USER = "nobody"
@@ -23,7 +25,7 @@ UNPRIVILEGED_USER = "nobody"
 # The kernel sends the death signal when the *thread* that started the child ends, so all children start from one
 # thread that lives as long as the process.
 _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="children")
-_living: set["subprocess.Popen[bytes]"] = set()
+_living: set[Child] = set()
 
 
 def spawn(
@@ -35,13 +37,13 @@ def spawn(
     reach: bool = False,
     death_signal: signal.Signals = signal.SIGKILL,
     environment: Mapping[str, str] | None = None,
-) -> "subprocess.Popen[bytes]":
+) -> Child:
     """Start ``argv[0]`` (a path, or a name on PATH). ``output`` takes stderr, and stdout unless that is given."""
     program = shutil.which(os.fspath(argv[0])) or os.fspath(argv[0])
     shim = [sys.executable, "-I", "-S", str(_LAUNCH), str(os.getpid()), str(int(death_signal))]
     shim += [user or "-", "1" if reach else "0", program, *(os.fspath(argument) for argument in argv[1:])]
 
-    def start() -> "subprocess.Popen[bytes]":
+    def start() -> Child:
         return subprocess.Popen(
             shim,
             stdin=subprocess.DEVNULL,
@@ -56,7 +58,7 @@ def spawn(
     return child
 
 
-def stop(child: "subprocess.Popen[bytes]", *signals: signal.Signals, timeout_s: float = 10.0) -> int:
+def stop(child: Child, *signals: signal.Signals, timeout_s: float = 10.0) -> int:
     """Send the signals one after the other, each given ``timeout_s`` to work, then SIGKILL. Returns the exit code."""
     for number in (*signals, signal.SIGKILL):
         if child.poll() is None:

@@ -6,7 +6,6 @@ off only where a test says so.
 
 import http.client
 import signal
-import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +29,7 @@ class EmbeddedEtcd:
     def __init__(self, directory: Path | str, *, unsafe_no_fsync: bool = False) -> None:
         self._directory = Path(directory).absolute()
         self._unsafe_no_fsync = unsafe_no_fsync
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: children.Child | None = None
         self._ports: dict[str, str | int] = {}
 
     def __enter__(self) -> Self:

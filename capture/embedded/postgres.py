@@ -8,7 +8,6 @@ earlier, killed run left (pid file, socket directory, a half-made data directory
 import secrets
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -54,7 +53,7 @@ class EmbeddedPostgres:
     def __init__(self, directory: Path | str, *, unsafe_no_fsync: bool = False) -> None:
         self._directory = Path(directory).absolute()
         self._unsafe_no_fsync = unsafe_no_fsync
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: children.Child | None = None
         self._state: dict[str, str | int] = {}
         self._user = children.unprivileged_user()
         self._reach = False

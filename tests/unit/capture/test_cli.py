@@ -25,10 +25,11 @@ URIS = ["--source-uri", "postgresql://u:geheim@h/d", "--sink-uri", "delta+file:/
 
 
 @pytest.fixture(scope="module")
-def member() -> Iterator[MemoryMember]:
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryMember]:
     """A server in a thread with a loop of its own."""
     with anyio.from_thread.start_blocking_portal() as portal:
-        settings = load_server_settings(etcd="http://127.0.0.1:1", addr="127.0.0.1:0")
+        directory = tmp_path_factory.mktemp("server")
+        settings = load_server_settings(etcd="http://127.0.0.1:1", addr="127.0.0.1:0", data_dir=directory)
         member = MemoryMember(settings)
 
         def new(settings: ServerSettings) -> MemoryMember:
@@ -148,8 +149,9 @@ def test_of_a_group_the_meant_error_is_shown() -> None:
 
 
 @pytest.mark.usefixtures("restored_logging")
-def test_the_port_in_use_is_named(member: MemoryMember, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["server", "--addr", member.settings.addr, "--etcd", "http://127.0.0.1:1"]) == 1
+def test_the_port_in_use_is_named(member: MemoryMember, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--etcd", "http://127.0.0.1:1", "--data-dir", str(tmp_path)]
+    assert main(["server", "--addr", member.settings.addr, *options]) == 1
     line = capsys.readouterr().err
     assert line.startswith(f"error: cannot listen on {member.settings.addr} (Address already in use); stop what")
 

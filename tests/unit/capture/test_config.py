@@ -107,3 +107,11 @@ def test_addresses_are_taken_apart() -> None:
     for wrong in ("h", ":1", "h:", "h:x", "h:70000", "::1:80"):
         with pytest.raises(ValueError, match="not host:port"):
             split_address(wrong)
+
+
+def test_other_captures_are_listened_to_on_the_same_host() -> None:
+    assert load_server_settings(addr="10.0.0.1:8300").listen_peer_addr == "10.0.0.1:0"
+    assert load_server_settings(addr="[::1]:8300").listen_peer_addr == "[::1]:0"
+    assert load_server_settings(peer_addr="h:9").listen_peer_addr == "h:9"
+    with pytest.raises(ConfigError, match="'peer_addr' in --peer-addr"):
+        load_server_settings(peer_addr="h")
