@@ -4,12 +4,20 @@ The waits grow from 10 s by two up to 10 min, each off by up to a tenth in eithe
 failed together do not come back together. It gives up when no progress has been made for ``give_up_s``.
 """
 
+import itertools
+import zlib
 from collections.abc import Callable
 
 from owner.settings import BackoffSettings
 
-#: a number in [0, 1): the changefeed's own seeded ``Random.random``, so that a run can be repeated
+#: the next number in [0, 1)
 Uniform = Callable[[], float]
+
+
+def uniform_of(seed: str) -> Uniform:
+    """Numbers that look random and are the same for the same seed, so that a run can be repeated."""
+    draws = itertools.count()
+    return lambda: zlib.crc32(f"{seed}/{next(draws)}".encode()) / (1 << 32)
 
 
 class Backoff:

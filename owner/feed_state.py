@@ -8,7 +8,7 @@
  stopped ──┴───────────── failed ◄───────────────────────┘            target reached: finished; remove: removed
 
 ``TRANSITIONS`` is the whole machine; an absent row is a refusal and changes nothing. Stored are only the state, the
-epoch and the last error (in ``ChangefeedInfo``); waits and histories live with the owner, and a new owner starts them anew.
+epoch and the last error (in ``ChangefeedInfo``); waits and histories live with the owner, and a new one starts anew.
 
 The epoch grows whenever the parts start or stop running, so that what is left of the run before is refused everywhere.
 """
@@ -20,14 +20,22 @@ from enum import StrEnum
 from owner.backoff import Backoff, Uniform
 from owner.errors import JobRefusedError, StuckError
 from owner.settings import BackoffSettings
-from reactor.ids import Ts
 from reactor.records import ChangefeedInfo, FeedState, RunningError
 
 HISTORY_LENGTH = 32
 
 #: Waiting does not cure these: somebody has to change something, whatever the error itself says.
 FAST_FAIL = frozenset(
-    {"PositionLost", "TableIneligible", "SinkUri", "SinkConfig", "SourceConfig", "LogStorageMismatch", "Decode", "Stuck"}
+    {
+        "PositionLost",
+        "TableIneligible",
+        "SinkUri",
+        "SinkConfig",
+        "SourceConfig",
+        "LogStorageMismatch",
+        "Decode",
+        "Stuck",
+    }
 )
 #: A writer that came late was refused, as it should be. A run under a new epoch begins at what is recorded.
 FENCED = frozenset({"LogFenced", "SinkFenced"})
@@ -110,7 +118,8 @@ def step(info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None =
 class FeedStateMachine:
     """What is remembered between ticks to decide the transitions that nobody asks for."""
 
-    def __init__(self, settings: BackoffSettings, uniform: Uniform) -> None:
+    def __init__(self, settings: BackoffSettings, uniform: Uniform, *, wall_offset_s: float = 0.0) -> None:
+        self._wall_offset_s = wall_offset_s
         self.history: deque[RunningError] = deque(maxlen=HISTORY_LENGTH)
         self.retry_at: float | None = None
         self._backoff = Backoff(settings, uniform)
@@ -131,6 +140,7 @@ class FeedStateMachine:
         if errors:
             return self._on_error(info, _worst(errors), now)
         if warnings:
+            self._failed_at_progress = self._progress
             return step(info, Trigger.WARN, error=warnings[-1])
         return info
 
@@ -141,7 +151,7 @@ class FeedStateMachine:
         self._progress = max(self._progress, progress)
         stuck_s = info.config.stuck_seconds
         if now - self._progress_at > stuck_s:
-            return self._fail(info, _stuck(stuck_s, now))
+            return self._fail(info, _stuck(stuck_s, now + self._wall_offset_s))
         if info.state is FeedState.WARNING and self._has_recovered(progress):
             self._failed_at_progress = None
             return step(info, Trigger.PROGRESS)
@@ -183,28 +193,23 @@ class FeedStateMachine:
         return progress > self._failed_at_progress
 
 
-def overwritten(checkpoint_ts: Ts | None, current: Ts) -> Ts:
-    """Where a resumed changefeed goes on."""
-    return current if checkpoint_ts is None else checkpoint_ts
-
-
 def _worst(errors: Sequence[RunningError]) -> RunningError:
     """A fatal one if there is any, else the newest."""
     return next((error for error in errors if is_fatal(error)), errors[-1])
 
 
-def _stuck(stuck_s: float, now: float) -> RunningError:
+def _stuck(stuck_s: float, time: float) -> RunningError:
     text = f"no progress for {stuck_s:.0f} s while there was something to write; look at the log, then resume"
-    return RunningError(code=StuckError.code, message=text, time=now, retryable=False)
+    return RunningError(code=StuckError.code, message=text, time=time, retryable=False)
 
 
 def _cure(state: FeedState) -> str:
     match state:
         case FeedState.NORMAL | FeedState.WARNING:
-            return "; pause it first"
+            return "; it is running"
         case FeedState.PENDING:
             return "; it tries again by itself, or pause it first"
         case FeedState.STOPPED | FeedState.FAILED | FeedState.FINISHED:
-            return "; resume it first"
+            return "; it is not running, resume or remove it"
         case FeedState.REMOVED:
             return "; it is being removed"

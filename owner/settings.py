@@ -28,8 +28,6 @@ class SchedulerSettings:
 class WorkerSettings:
     """``creating_timeout_s``: two heartbeat intervals of the worker protocol (tiflow 1.7.1)."""
 
-    check_ok_s: float = 30.0
-    check_error_s: float = 10.0
     creating_timeout_s: float = 6.0
 
 
@@ -43,4 +41,5 @@ class OwnerSettings:
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     status_interval_s: float = 0.2
     remove_retry_s: float = 2.0
+    remove_patience_s: float = 15.0
     wall_offset_s: float = 0.0

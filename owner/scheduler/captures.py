@@ -50,6 +50,10 @@ class CaptureManager:
         statuses = [capture.status for capture in self.captures.values()]
         return bool(statuses) and CaptureStatus.UNINITIALIZED not in statuses
 
+    def serving(self) -> list[CaptureId]:
+        """Captures that may be given work, in id order."""
+        return sorted(known.id for known in self.captures.values() if known.status is CaptureStatus.INITIALIZED)
+
     def epoch_of(self, capture: CaptureId) -> str:
         known = self.captures.get(capture)
         return known.epoch if known else ""

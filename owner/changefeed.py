@@ -1,0 +1,240 @@
+"""One changefeed's tick: from its records, its messages and the time to its next state, status and orders.
+
+    positions and errors ─► state ─► (only while it runs) spans, workers ─► watermark ─► status ─► one commit
+
+What is stored is the truth: a run starts only from a state that has been committed, so a change of state takes a tick
+of its own. Whatever fails in here fails this changefeed (``fail``) and no other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from owner import barrier, positions, watermark
+from owner.backoff import Uniform
+from owner.barrier import Hold, Limits
+from owner.errors import JobRefusedError
+from owner.feed_state import FeedStateMachine, Trigger, is_running, step
+from owner.removal import Removal
+from owner.run import Facts, Run, World
+from owner.scheduler.coordinator import Identity
+from owner.settings import OwnerSettings
+from reactor import keys, patches
+from reactor.effects import Commit, Effect, WakeAt
+from reactor.errors import ConflictError, WeirError
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.messages import Message
+from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
+from reactor.state import ChangefeedState
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a changefeed is decided about: by which owner, in which cluster and namespace."""
+
+    capture: CaptureId
+    owner_revision: int
+    cluster: str
+    namespace: str
+
+
+class Changefeed:
+    """What the owner remembers of one changefeed between ticks."""
+
+    def __init__(self, id: ChangefeedId, site: Site, settings: OwnerSettings, uniform: Uniform) -> None:
+        self.id = id
+        self.run: Run | None = None
+        self.hold: Hold | None = None
+        self.removal = Removal(settings)
+        self.machine = FeedStateMachine(settings.backoff, uniform, wall_offset_s=settings.wall_offset_s)
+        self._site = site
+        self._settings = settings
+        self._errors: list[RunningError] = []
+        self._epoch_floor = 0
+        self._status_at = float("-inf")
+
+    def tick(self, feed: ChangefeedState, messages: Sequence[Message], world: World, now: float) -> list[Effect]:
+        """One round."""
+        info = feed.info
+        if info is None or feed.broken:
+            self._release()
+            return []
+        if info.state is FeedState.REMOVED:
+            self._release()
+            effects = self.removal.tick(feed, self._site.cluster, self._site.namespace, now)
+            return [*effects, WakeAt(self.removal.next_at())]
+        return self._tick(feed, info, messages, world, now)
+
+    def fail(self, error: Exception, now: float) -> None:
+        """This changefeed's tick raised: what is known here is not to be trusted any more."""
+        self._release()
+        self._errors.append(_running_error(error, self._site.capture, time=now + self._settings.wall_offset_s))
+
+    def pause(self, feed: ChangefeedState) -> list[Effect]:
+        """:raises JobRefusedError: it is not running."""
+        info = _existing(feed)
+        return self._commit(feed, step(info, Trigger.PAUSE), feed.status)
+
+    def resume(self, feed: ChangefeedState, checkpoint_ts: Ts | None) -> list[Effect]:
+        """:raises JobRefusedError: it is running, or ``checkpoint_ts`` is ahead of what has been read."""
+        info = _existing(feed)
+        after = step(info, Trigger.RESUME)
+        status = feed.status
+        if checkpoint_ts is not None:
+            status = _rewound(Facts.of(feed, info), checkpoint_ts)
+        self.machine.reset()
+        return self._commit(feed, after, status)
+
+    def remove(self, feed: ChangefeedState, job_id: str, *, force: bool) -> list[Effect]:
+        """Begin, or join, its removal."""
+        info = _existing(feed)
+        self.removal.join(job_id, force=force)
+        return [] if info.state is FeedState.REMOVED else self._commit(feed, step(info, Trigger.REMOVE), feed.status)
+
+    def hold_at(self, feed: ChangefeedState, ts: Ts, *, until: float) -> None:
+        """:raises JobRefusedError: a span is past ``ts``, or the changefeed is not running."""
+        info = _existing(feed)
+        if self.run is None or not is_running(info.state):
+            raise JobRefusedError(f"changefeed {self.id} is {info.state}: nothing to hold; resume it first")
+        spans = [known.checkpoint.checkpoint_ts for known in self.run.coordinator.sets.values()]
+        furthest = max([Facts.of(feed, info).status.checkpoint_ts, *spans])
+        if furthest > ts:
+            raise JobRefusedError(f"changefeed {self.id} is at {furthest}, past {ts}; hold it at a later Ts")
+        self.hold = Hold(ts, until)
+
+    def limits(self, feed: ChangefeedState, info: ChangefeedInfo, now: float) -> Limits:
+        """What holds this changefeed back at ``now``."""
+        if self.hold is not None and now >= self.hold.until:
+            self.hold = None
+        return barrier.limits(info.target_ts, self.hold, feed.ddl.values())
+
+    def _tick(
+        self, feed: ChangefeedState, info: ChangefeedInfo, messages: Sequence[Message], world: World, now: float
+    ) -> list[Effect]:
+        site = self._site
+        taken = positions.take(
+            feed.positions, world.alive, cluster=site.cluster, namespace=site.namespace, feed=self.id
+        )
+        errors, self._errors = [*taken.errors, *self._errors], []
+        after = self.machine.tick(info, errors, taken.warnings, now)
+        if after != info or not is_running(info.state):
+            self._release_unless_running(after)
+            wake = WakeAt(self.machine.retry_at if self.machine.retry_at is not None else now + 1.0)
+            return [*self._commit(feed, after, feed.status, taken.patches), wake]
+        return self._tick_running(feed, info, messages, world, now, taken.patches)
+
+    def _tick_running(
+        self,
+        feed: ChangefeedState,
+        info: ChangefeedInfo,
+        messages: Sequence[Message],
+        world: World,
+        now: float,
+        clearing: tuple[patches.Patch, ...],
+    ) -> list[Effect]:
+        facts, limits = Facts.of(feed, info), self.limits(feed, info, now)
+        run = self._run_of(facts, now)
+        effects: list[Effect] = [*run.tick(facts, messages, limits, world, now)]
+        self._errors += run.errors()
+        status, after = self._judge(run, facts, limits, now)
+        is_due = after != info or bool(clearing) or feed.status is None or now >= self._status_at
+        if is_due:
+            commits = self._commit(feed, after, status, clearing)
+            self._status_at = now + self._settings.status_interval_s if commits else self._status_at
+            effects += commits
+        return [*effects, WakeAt(self._next_at(run, status != feed.status, now))]
+
+    def _judge(self, run: Run, facts: Facts, limits: Limits, now: float) -> tuple[ChangefeedStatus, ChangefeedInfo]:
+        """What this round's progress means for status and state."""
+        status, info = facts.status, facts.info
+        reached = run.watermark(facts, limits, now)
+        if reached is not None:
+            status = watermark.merged(status, reached, limits)
+        run.checkpoint_pulse.note(status.checkpoint_ts, now)
+        if _is_finished(facts, status):
+            return status, step(info, Trigger.FINISH)
+        resolved_ts = facts.head.resolved_ts if facts.head else Ts(0)
+        has_work = facts.tables is None or status.checkpoint_ts < min(resolved_ts, limits.lowest_ts)
+        return status, self.machine.note_progress(info, run.progress(facts), has_work=has_work, now=now)
+
+    def _run_of(self, facts: Facts, now: float) -> Run:
+        if self.run is None or self.run.epoch != facts.info.epoch:
+            self._release()
+            site, settings = self._site, self._settings
+            identity = Identity(site.capture, self.id, settings.version, site.owner_revision, facts.info.epoch)
+            self.run = Run(identity, facts, settings, epoch_floor=self._epoch_floor, now=now)
+        return self.run
+
+    def _next_at(self, run: Run, is_status_waiting: bool, now: float) -> float:
+        times = [run.next_at()]
+        if is_status_waiting:
+            times.append(self._status_at)
+        if self.hold is not None:
+            times.append(self.hold.until)
+        return now if self._errors else min(times)
+
+    def _release_unless_running(self, info: ChangefeedInfo) -> None:
+        if not is_running(info.state):
+            self._release()
+
+    def _release(self) -> None:
+        """Forget the run; only the largest worker epoch is kept, since epochs must grow."""
+        if self.run is not None:
+            self._epoch_floor = max(self._epoch_floor, self.run.workers.epoch_floor)
+        self.run = self.hold = None
+
+    def _commit(
+        self,
+        feed: ChangefeedState,
+        info: ChangefeedInfo,
+        status: ChangefeedStatus | None,
+        clearing: tuple[patches.Patch, ...] = (),
+    ) -> list[Effect]:
+        """What differs from what is stored, as one group; a record that has moved meanwhile makes it a conflict."""
+        cluster, namespace = self._site.cluster, self._site.namespace
+        changes = list(clearing)
+        if info != feed.info:
+            changes.append(_replace(keys.InfoKey(cluster, namespace, self.id), feed.info, info))
+        if status is not None and status != feed.status:
+            changes.append(_replace(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
+        return [Commit(patches.group(changes))] if changes else []
+
+
+def _replace(key: keys.Key, seen: patches.R | None, new: patches.R) -> patches.Patch:
+    def apply(old: patches.R | None) -> patches.R:
+        if old != seen:
+            raise ConflictError(f"{key} has changed since it was read; tick again")
+        return new
+
+    return patches.patch_record(key, type(new), apply)
+
+
+def _existing(feed: ChangefeedState) -> ChangefeedInfo:
+    if feed.info is None:
+        raise JobRefusedError(f"changefeed {feed.id} has no readable info; repair or delete its keys")
+    return feed.info
+
+
+def _is_finished(facts: Facts, status: ChangefeedStatus) -> bool:
+    """The units are through (modes without sync), or everything up to the target is in the sink."""
+    target_ts = facts.info.target_ts
+    if facts.unit is None:
+        return True
+    is_synced = facts.info.mode not in (Mode.FULL, Mode.DUMP) and facts.tables is not None
+    return is_synced and target_ts is not None and status.checkpoint_ts >= target_ts
+
+
+def _rewound(facts: Facts, checkpoint_ts: Ts) -> ChangefeedStatus:
+    known = max(facts.status.checkpoint_ts, facts.head.resolved_ts if facts.head else Ts(0))
+    if checkpoint_ts > known:
+        raise JobRefusedError(
+            f"changefeed {facts.info.id} has read up to {known}: going on at {checkpoint_ts} would lose changes; "
+            "give a smaller Ts"
+        )
+    return facts.status.with_(checkpoint_ts=checkpoint_ts, checkpoint_time=0.0, min_table_barrier_ts=checkpoint_ts)
+
+
+def _running_error(error: Exception, capture: CaptureId, *, time: float) -> RunningError:
+    """Errors that we raised say whether trying again helps; any other is a bug, and a new run may still work."""
+    if isinstance(error, WeirError):
+        return RunningError(code=error.code, message=str(error), capture=capture, time=time, retryable=error.retryable)
+    return RunningError(code="Internal", message=f"{type(error).__name__}: {error}", capture=capture, time=time)

@@ -1,0 +1,109 @@
+"""What operators ask of the owner. Each job is answered once, by ``reactor.effects.Answer``.
+
+An answer's ``error`` is empty when it was done, and otherwise one line; ``value`` is then the error's code
+(``UnknownChangefeed``, ``JobRefused``, ...), else what the job's docstring says.
+"""
+
+from dataclasses import dataclass
+
+from reactor.ids import CaptureId, ChangefeedId, Ts
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Value: ``owner.views.ChangefeedView``."""
+
+    job_id: str
+    changefeed: ChangefeedId
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """Value: a tuple of ``owner.views.ChangefeedView``, by id."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    job_id: str
+    changefeed: ChangefeedId
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """``overwrite_checkpoint_ts``: go on from there instead of where it stopped."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    overwrite_checkpoint_ts: Ts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Answered when the last key is gone. ``force``: also when the source cannot be cleaned up."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAt:
+    """No span writes past ``ts`` for ``timeout_s`` or until ``Release``; refused when one has. Value: the Ts."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    ts: Ts
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The end of ``HoldAt``; done also when nothing is held."""
+
+    job_id: str
+    changefeed: ChangefeedId
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTable:
+    """Value: how many spans will move."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    table_id: int
+    capture: CaptureId
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    job_id: str
+    changefeed: ChangefeedId
+
+
+@dataclass(frozen=True, slots=True)
+class DrainCapture:
+    """Empty a capture, of all changefeeds' spans. Value: how many it still has; ask again until 0."""
+
+    job_id: str
+    capture: CaptureId
+
+
+@dataclass(frozen=True, slots=True)
+class ResignOwner:
+    """Answered when the owner has begun to give up."""
+
+    job_id: str
+
+
+FeedJob = Query | Pause | Resume | Remove | HoldAt | Release | MoveTable | Rebalance
+Job = FeedJob | List | DrainCapture | ResignOwner
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamDropped:
+    """What became of ``reactor.effects.DropUpstream``; ``error``: one line, empty when it is done."""
+
+    changefeed: ChangefeedId
+    error: str = ""

@@ -1,0 +1,213 @@
+"""The reactor that runs while this capture is the elected owner: every changefeed's tick, and operators' jobs.
+
+It decides in the order jobs, changefeeds, and each changefeed alone: what one raises becomes that one's error. A new
+owner is a new object, and learns everything from etcd and from the captures' answers. Jobs change what is stored, so a
+changefeed that one of them touched is ticked next time, from what has then been committed.
+"""
+
+from collections.abc import Sequence
+
+from owner import gc, jobs, views
+from owner.backoff import uniform_of
+from owner.changefeed import Changefeed, Site
+from owner.errors import JobRefusedError, OwnerError, UnknownChangefeedError
+from owner.run import World
+from owner.scheduler.coordinator import Coordinator
+from owner.settings import OwnerSettings
+from owner.units import SOURCE
+from reactor.effects import Answer, Effect, Log, Resign, WakeAt
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.messages import Message
+from reactor.state import ChangefeedState, ClusterState
+
+_FEED_JOBS = (
+    jobs.Query,
+    jobs.Pause,
+    jobs.Resume,
+    jobs.Remove,
+    jobs.HoldAt,
+    jobs.Release,
+    jobs.MoveTable,
+    jobs.Rebalance,
+)
+
+
+class Owner:
+    """``revision``: the etcd revision of this ownership; it is on every order. ``seed``: of the waits' jitter."""
+
+    def __init__(
+        self, capture: CaptureId, revision: int, *, settings: OwnerSettings | None = None, seed: str = ""
+    ) -> None:
+        assert revision > 0, "an ownership has a revision"
+        self.capture = capture
+        self.revision = revision
+        self.changefeeds: dict[ChangefeedId, Changefeed] = {}
+        self._settings = settings or OwnerSettings()
+        self._seed = seed
+
+    def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> Sequence[Effect]:
+        """One decision over the whole cluster. ``inbox``: messages, jobs, and what became of effects."""
+        self._meet(state)
+        effects: list[Effect] = []
+        touched: set[ChangefeedId] = set()
+        messages: dict[ChangefeedId, list[Message]] = {}
+        for event in inbox:
+            match event:
+                case Message():
+                    messages.setdefault(event.changefeed, []).append(event)
+                case jobs.UpstreamDropped():
+                    self._on_upstream_dropped(event)
+                case jobs.List() | jobs.DrainCapture() | jobs.ResignOwner():
+                    effects += self._do_cluster_job(event, state, now)
+                case _ if isinstance(event, _FEED_JOBS):
+                    effects += self._do_feed_job(event, state, touched, now)
+                case _:
+                    effects.append(Log("warning", "unknown event", (("kind", type(event).__name__),)))
+        effects += self._tick_changefeeds(state, messages, touched, now)
+        return _with_one_wake(effects)
+
+    def needed_ts(self, state: ClusterState) -> dict[tuple[ChangefeedId, str], Ts]:
+        """(changefeed, source) → the Ts from which its log must be kept."""
+        result = {}
+        for id, feed in state.changefeeds.items():
+            if feed.info is not None:
+                needed = gc.needed_ts([(SOURCE, feed.info, feed.status)])
+                result.update({(id, source): ts for source, ts in needed.items()})
+        return result
+
+    def _meet(self, state: ClusterState) -> None:
+        """Changefeeds come and go with their keys."""
+        for id in self.changefeeds.keys() - state.changefeeds.keys():
+            del self.changefeeds[id]
+        site = Site(self.capture, self.revision, state.cluster, state.namespace)
+        for id in state.changefeeds.keys() - self.changefeeds.keys():
+            self.changefeeds[id] = Changefeed(id, site, self._settings, uniform_of(f"{self._seed}/{id}"))
+
+    def _tick_changefeeds(
+        self,
+        state: ClusterState,
+        messages: dict[ChangefeedId, list[Message]],
+        touched: set[ChangefeedId],
+        now: float,
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        for id in sorted(self.changefeeds):
+            if id in touched:
+                effects.append(WakeAt(now))
+                continue
+            world = World(tuple(sorted(state.captures)), self._worker_loads())
+            try:
+                effects += self.changefeeds[id].tick(state.changefeeds[id], messages.get(id, []), world, now)
+            except Exception as error:  # isolation is the point: one changefeed's fault stays its own
+                self.changefeeds[id].fail(error, now)
+                fields = (("changefeed", id), ("error", f"{type(error).__name__}: {error}"))
+                effects += [Log("error", "a changefeed's tick failed", fields), WakeAt(now)]
+        return effects
+
+    def _worker_loads(self) -> dict[CaptureId, int]:
+        loads: dict[CaptureId, int] = {}
+        for changefeed in self.changefeeds.values():
+            for capture in changefeed.run.running_workers() if changefeed.run else ():
+                loads[capture] = loads.get(capture, 0) + 1
+        return loads
+
+    def _on_upstream_dropped(self, event: jobs.UpstreamDropped) -> None:
+        changefeed = self.changefeeds.get(event.changefeed)
+        if changefeed is not None:
+            changefeed.removal.handle_dropped(event.error)
+
+    def _do_cluster_job(
+        self, job: jobs.List | jobs.DrainCapture | jobs.ResignOwner, state: ClusterState, now: float
+    ) -> list[Effect]:
+        match job:
+            case jobs.List():
+                shown = (self._view(state.changefeeds[id], now) for id in sorted(self.changefeeds))
+                return [Answer(job.job_id, value=tuple(view for view in shown if view is not None))]
+            case jobs.ResignOwner():
+                return [Resign(), Answer(job.job_id)]
+            case jobs.DrainCapture():
+                return [self._drain(job, state)]
+
+    def _drain(self, job: jobs.DrainCapture, state: ClusterState) -> Answer:
+        if job.capture not in state.captures:
+            return _refusal(job.job_id, JobRefusedError(f"no capture {job.capture}; see capture list"))
+        runs = [changefeed.run for changefeed in self.changefeeds.values() if changefeed.run]
+        return Answer(job.job_id, value=sum(run.coordinator.drain(job.capture) for run in runs))
+
+    def _do_feed_job(
+        self, job: jobs.FeedJob, state: ClusterState, touched: set[ChangefeedId], now: float
+    ) -> list[Effect]:
+        """Do it or refuse it; one change of what is stored a tick, the next ones wait for their turn."""
+        try:
+            changefeed, feed = self._find(job, state)
+            if job.changefeed in touched and not isinstance(job, jobs.Query):
+                raise JobRefusedError(f"changefeed {job.changefeed} is just being changed; ask again")
+            effects = self._carry_out(job, changefeed, feed, now)
+        except OwnerError as error:
+            return [_refusal(job.job_id, error)]
+        except Exception as error:  # a bug in answering must not end the ownership
+            return [Answer(job.job_id, f"{type(error).__name__}: {error}", "Internal")]
+        if isinstance(job, (jobs.Pause, jobs.Resume, jobs.Remove)):
+            touched.add(job.changefeed)
+        return effects
+
+    def _find(self, job: jobs.FeedJob, state: ClusterState) -> tuple[Changefeed, ChangefeedState]:
+        feed = state.changefeeds.get(job.changefeed)
+        if feed is None:
+            raise UnknownChangefeedError(f"no changefeed {job.changefeed}; see changefeed list")
+        return self.changefeeds[job.changefeed], feed
+
+    def _carry_out(self, job: jobs.FeedJob, changefeed: Changefeed, feed: ChangefeedState, now: float) -> list[Effect]:
+        done = Answer(job.job_id)
+        match job:
+            case jobs.Query():
+                return [Answer(job.job_id, value=self._view(feed, now))]
+            case jobs.Pause():
+                return [*changefeed.pause(feed), done]
+            case jobs.Resume():
+                return [*changefeed.resume(feed, job.overwrite_checkpoint_ts), done]
+            case jobs.Remove():
+                return changefeed.remove(feed, job.job_id, force=job.force)  # answered when it is gone
+            case jobs.HoldAt():
+                changefeed.hold_at(feed, job.ts, until=now + job.timeout_s)
+                return [Answer(job.job_id, value=job.ts)]
+            case jobs.Release():
+                changefeed.hold = None
+                return [done]
+            case jobs.MoveTable():
+                return [self._move_table(job, changefeed)]
+            case jobs.Rebalance():
+                _running(changefeed).rebalance()
+                return [done]
+
+    def _move_table(self, job: jobs.MoveTable, changefeed: Changefeed) -> Answer:
+        coordinator = _running(changefeed)
+        if job.capture not in coordinator.captures.serving():
+            raise JobRefusedError(f"capture {job.capture} does not serve {job.changefeed}; see capture list")
+        count = coordinator.move_table(job.table_id, job.capture)
+        if not count:
+            raise JobRefusedError(f"changefeed {job.changefeed} has no table {job.table_id}; see tables")
+        return Answer(job.job_id, value=count)
+
+    def _view(self, feed: ChangefeedState, now: float) -> views.ChangefeedView | None:
+        if feed.info is None:
+            return None
+        wall = now + self._settings.wall_offset_s
+        return views.view(self.changefeeds[feed.id], feed, feed.info, now, wall=wall)
+
+
+def _running(changefeed: Changefeed) -> Coordinator:
+    if changefeed.run is None:
+        raise JobRefusedError(f"changefeed {changefeed.id} is not running; resume it first")
+    return changefeed.run.coordinator
+
+
+def _refusal(job_id: str, error: OwnerError) -> Answer:
+    return Answer(job_id, str(error), error.code)
+
+
+def _with_one_wake(effects: list[Effect]) -> list[Effect]:
+    """All wishes to be woken as one: the earliest."""
+    times = [effect.at for effect in effects if isinstance(effect, WakeAt)]
+    others: list[Effect] = [effect for effect in effects if not isinstance(effect, WakeAt)]
+    return [*others, WakeAt(min(times))] if times and min(times) < float("inf") else others

@@ -1,0 +1,72 @@
+"""The end of a changefeed, in an order that a crash at any point does not harm.
+
+    state removed (its parts stop) ──► source cleaned up ──► all keys deleted in one transaction ──► answered
+
+The state comes first, so that whoever becomes owner goes on from there; cleaning up is asked for again until it went
+well, since a slot cannot be dropped while its reader is still leaving. The sink's tables stay.
+"""
+
+from owner.settings import OwnerSettings
+from reactor import keys, patches
+from reactor.effects import Answer, Commit, DropUpstream, Effect, Log
+from reactor.state import ChangefeedState
+
+
+class Removal:
+    """What is left to do for one changefeed in state removed."""
+
+    def __init__(self, settings: OwnerSettings) -> None:
+        self.error = ""
+        self._settings = settings
+        self._waiting_jobs: list[str] = []
+        self._is_forced = False
+        self._is_clean = False
+        self._ask_at = float("-inf")
+        self._since: float | None = None
+
+    def join(self, job_id: str, *, force: bool) -> None:
+        """A job that wants to know when it is over."""
+        self._waiting_jobs.append(job_id)
+        self._is_forced = self._is_forced or force
+
+    def handle_dropped(self, error: str) -> None:
+        """What became of the clean-up."""
+        self.error = error
+        self._is_clean = self._is_clean or not error or self._is_forced
+
+    def tick(self, feed: ChangefeedState, cluster: str, namespace: str, now: float) -> list[Effect]:
+        """The next step."""
+        self._since = now if self._since is None else self._since
+        if self._is_clean:
+            jobs, self._waiting_jobs = self._waiting_jobs, []
+            return [Commit(_delete_all(feed, cluster, namespace)), *(Answer(job) for job in jobs)]
+        effects = self._give_up_waiting(now)
+        if feed.info is not None and now >= self._ask_at:
+            self._ask_at = now + self._settings.remove_retry_s
+            effects.append(DropUpstream(feed.id, feed.info))
+        return effects
+
+    def next_at(self) -> float:
+        return self._ask_at
+
+    def _give_up_waiting(self, now: float) -> list[Effect]:
+        """Jobs are told what is in the way; the removal goes on without them."""
+        if not self.error or self._since is None or now - self._since < self._settings.remove_patience_s:
+            return []
+        jobs, self._waiting_jobs = self._waiting_jobs, []
+        text = (
+            f"it is stopped and marked removed, but its source is not cleaned up: {self.error}; tried again until done"
+        )
+        return [*(Answer(job, text, "JobRefused") for job in jobs), Log("warning", "source not cleaned up")]
+
+
+def _delete_all(feed: ChangefeedState, cluster: str, namespace: str) -> patches.PatchGroup:
+    doomed: list[keys.Key] = [
+        keys.InfoKey(cluster, namespace, feed.id),
+        keys.StatusKey(cluster, namespace, feed.id),
+        *(keys.PositionKey(cluster, namespace, capture, feed.id) for capture in sorted(feed.positions)),
+        *(keys.UnitKey(cluster, namespace, feed.id, source) for source in sorted(feed.units)),
+        *(keys.LogKey(cluster, namespace, feed.id, source) for source in sorted(feed.heads)),
+        *(keys.DdlKey(cluster, namespace, feed.id, ts) for ts in sorted(feed.ddl)),
+    ]
+    return patches.group(patches.delete(key) for key in doomed)

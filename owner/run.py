@@ -1,0 +1,137 @@
+"""One run of a changefeed under one epoch: its scheduler, its workers, and what has been seen of it.
+
+A run begins when the changefeed may run and ends with its epoch; nothing in it outlives that. It takes the stored
+records and the captures' messages and gives messages; what follows for the changefeed's state and status is for
+``owner.changefeed`` to say.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from owner.barrier import Limits
+from owner.pulse import Pulse
+from owner.scheduler.coordinator import Coordinator, Identity
+from owner.settings import OwnerSettings
+from owner.units import SOURCE, current_unit, ordinal, tables_of
+from owner.watermark import SpanPosition, Watermark, advance
+from owner.workers import Placement, Stage, WorkerManager
+from reactor.effects import Send
+from reactor.ids import CaptureId, Ts
+from reactor.messages import Message
+from reactor.records import ChangefeedInfo, ChangefeedStatus, LogHead, RunningError, TableRecord, Unit, UnitRecord
+from reactor.state import ChangefeedState
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is the same for all changefeeds in one tick. ``worker_loads``: running workers by capture."""
+
+    alive: tuple[CaptureId, ...]
+    worker_loads: Mapping[CaptureId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One changefeed's stored records, as its run needs them."""
+
+    info: ChangefeedInfo
+    status: ChangefeedStatus
+    record: UnitRecord | None
+    head: LogHead | None
+
+    @classmethod
+    def of(cls, feed: ChangefeedState, info: ChangefeedInfo) -> "Facts":
+        status = feed.status or ChangefeedStatus(checkpoint_ts=info.start_ts)
+        return cls(info, status, feed.units.get(SOURCE), feed.heads.get(SOURCE))
+
+    @property
+    def unit(self) -> Unit | None:
+        """What is due; None when every unit has finished."""
+        return current_unit(self.info.mode, self.record)
+
+    @property
+    def tables(self) -> tuple[TableRecord, ...] | None:
+        """Those whose spans may be replicated; None while that is not known."""
+        return tables_of(self.info.mode, self.record)
+
+    @property
+    def starts(self) -> dict[int, Ts] | None:
+        """Table → where its spans start: behind its snapshot, and behind what is known to be done."""
+        tables = self.tables
+        if tables is None:
+            return None
+        return {table.table_id: max(table.start_ts, self.status.checkpoint_ts) for table in tables}
+
+
+class Run:
+    """The moving parts of one epoch."""
+
+    def __init__(self, identity: Identity, facts: Facts, settings: OwnerSettings, *, epoch_floor: int, now: float):
+        self.epoch = facts.info.epoch
+        self.coordinator = Coordinator(identity, settings.scheduler)
+        self.workers = WorkerManager(facts.info.mode, settings.workers, epoch_floor=epoch_floor)
+        self.head_pulse = Pulse()
+        self.checkpoint_pulse = Pulse()
+        self._settings = settings
+        self._started_at = now
+
+    def tick(self, facts: Facts, messages: Sequence[Message], limits: Limits, world: World, now: float) -> list[Send]:
+        """One round: what captures say, then spans, then workers.
+
+        :raises owner.errors.SpanError: the captures contradict each other.
+        """
+        effects = self.coordinator.poll(facts.starts, world.alive, messages, limits.barrier, now)
+        self._note_workers(world, now)
+        if self.workers.has_errors or not self._may_place_workers(now):
+            return effects
+        return effects + self._place_workers(facts, world, now)
+
+    def watermark(self, facts: Facts, limits: Limits, now: float) -> Watermark | None:
+        """How far the changefeed is; None while that cannot be said."""
+        starts = facts.starts
+        if starts is None:
+            return None
+        self.head_pulse.note(facts.head.resolved_ts if facts.head else 0, now)
+        positions = [
+            SpanPosition(span, known.checkpoint.checkpoint_ts, known.checkpoint_time)
+            for span, known in self.coordinator.sets.items()
+        ]
+        return advance(starts.keys(), positions, facts.head, limits)
+
+    def progress(self, facts: Facts) -> tuple[int, int]:
+        """A number that grows as long as anything gets done."""
+        if facts.starts is not None:
+            return ordinal(facts.info.mode, facts.unit) + 1, facts.status.checkpoint_ts
+        worker = self.workers.workers.get(SOURCE)
+        stored = facts.record.rows_done if facts.record else 0
+        return ordinal(facts.info.mode, facts.unit), max(stored, worker.rows_done if worker else 0)
+
+    def errors(self) -> list[RunningError]:
+        return self.workers.take_errors()
+
+    def next_at(self) -> float:
+        """When this run wants its next tick, whatever comes."""
+        return min(self.coordinator.captures.next_heartbeat_at(), self.workers.next_check_at())
+
+    def _note_workers(self, world: World, now: float) -> None:
+        self.workers.handle_alive(world.alive, now)
+        for report in self.coordinator.take_worker_reports():
+            self.workers.handle_report(report.capture, report.status, now)
+
+    def _may_place_workers(self, now: float) -> bool:
+        """All have said what they run; one that is silent for long is not waited for, as epochs fence it off."""
+        patience_s = self._settings.workers.creating_timeout_s
+        return self.coordinator.captures.is_initialized or now - self._started_at >= patience_s
+
+    def _place_workers(self, facts: Facts, world: World, now: float) -> list[Send]:
+        captures = self.coordinator.captures
+        placement = Placement(tuple(captures.serving()), world.worker_loads)
+        records = {SOURCE: facts.record} if facts.record else {}
+        orders = self.workers.tick([SOURCE], records, placement, now)
+        identity = self.coordinator.identity
+        return [identity.message(o.capture, o.body, processor_epoch=captures.epoch_of(o.capture)) for o in orders]
+
+    def running_workers(self) -> list[CaptureId]:
+        """Where this changefeed's workers are, for the placement of others."""
+        at_work = (Stage.CREATING, Stage.ONLINE)
+        return [worker.capture for worker in self.workers.workers.values() if worker.stage in at_work]

@@ -1,0 +1,245 @@
+"""A changefeed as people see it. The one promise: what stands still says why (``blocked_by``).
+
+Times are Unix seconds and lags are seconds; ``wall`` is Unix time as the asking tick knows it.
+"""
+
+from dataclasses import dataclass
+
+from owner.barrier import Limits
+from owner.changefeed import Changefeed
+from owner.feed_state import is_running
+from owner.run import Facts, Run
+from owner.scheduler.replication import ReplicationSet, SetState
+from owner.units import SOURCE
+from owner.workers import Stage
+from reactor.ids import CaptureId, ChangefeedId
+from reactor.records import ChangefeedInfo, FeedState, Mode, RunningError, SinkMode, Unit
+from reactor.state import ChangefeedState
+
+#: Nothing is called blocked before it has stood still for so long.
+STILL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LagStages:
+    """Where the time goes. ``source``: age of the newest thing read; ``flush``: what is read but not yet in the sink,
+    of which ``barrier`` is because nobody may write it. None where that is not known."""
+
+    source: float | None = None
+    log: float | None = None
+    flush: float | None = None
+    sink: float | None = None
+    barrier: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpanView:
+    span: str
+    capture: str = ""
+    state: str = ""
+    checkpoint_ts: int = 0
+    resolved_ts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    table: str
+    table_id: int
+    key: tuple[str, ...] = ()
+    checkpoint_ts: int = 0
+    resolved_ts: int = 0
+    spans: tuple[SpanView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangefeedView:
+    """``unit`` and ``worker``: what runs now and on which capture; rows are the snapshot's."""
+
+    id: ChangefeedId
+    state: FeedState
+    mode: Mode
+    sink_mode: SinkMode
+    source: str
+    sink: str
+    start_ts: int
+    target_ts: int | None
+    checkpoint_ts: int
+    checkpoint_time: float
+    resolved_ts: int
+    lag_seconds: float | None
+    lag: LagStages
+    blocked_by: str
+    error: RunningError | None
+    warning: RunningError | None
+    unit: Unit | None
+    worker: str
+    rows_total: int
+    rows_done: int
+    tables: tuple[TableView, ...]
+    history: tuple[RunningError, ...] = ()
+
+
+def view(
+    changefeed: Changefeed, feed: ChangefeedState, info: ChangefeedInfo, now: float, *, wall: float
+) -> ChangefeedView:
+    """``changefeed`` over the records of ``feed``."""
+    facts = Facts.of(feed, info)
+    limits = changefeed.limits(feed, info, now)
+    unit, worker, rows_done, rows_total = _work(changefeed.run, facts)
+    lag = _lag(facts, limits, wall)
+    return ChangefeedView(
+        id=info.id,
+        state=info.state,
+        mode=info.mode,
+        sink_mode=info.sink_mode,
+        source=info.source.masked,
+        sink=info.sink.masked,
+        start_ts=info.start_ts,
+        target_ts=info.target_ts,
+        checkpoint_ts=facts.status.checkpoint_ts,
+        checkpoint_time=facts.status.checkpoint_time,
+        resolved_ts=max(facts.head.resolved_ts if facts.head else 0, facts.status.resolved_ts),
+        lag_seconds=lag.source + (lag.flush or 0.0) if lag.source is not None else None,
+        lag=lag,
+        blocked_by=_blocked_by(changefeed, feed, facts, limits, now),
+        error=info.error,
+        warning=info.warning,
+        unit=unit,
+        worker=worker,
+        rows_total=rows_total,
+        rows_done=rows_done,
+        tables=_tables(changefeed.run, facts),
+        history=tuple(changefeed.machine.history),
+    )
+
+
+def _work(run: Run | None, facts: Facts) -> tuple[Unit | None, str, int, int]:
+    """The unit at work, its capture, and the snapshot's rows: the newest word of worker and record."""
+    record = facts.record
+    rows_done, rows_total = (record.rows_done, record.rows_total) if record else (0, 0)
+    worker = run.workers.workers.get(SOURCE) if run else None
+    if worker is None or worker.stage is Stage.OFFLINE:
+        return None, "", rows_done, rows_total
+    if worker.unit is not Unit.SYNC:
+        rows_done, rows_total = max(worker.rows_done, rows_done), max(worker.rows_total, rows_total)
+    return worker.unit, worker.capture, rows_done, rows_total
+
+
+def _lag(facts: Facts, limits: Limits, wall: float) -> LagStages:
+    head, status = facts.head, facts.status
+    if head is None or not head.resolved_time:
+        return LagStages()
+    source = max(0.0, wall - head.resolved_time)
+    if status.checkpoint_ts >= head.resolved_ts:
+        return LagStages(source=source, flush=0.0, barrier=0.0)
+    if not status.checkpoint_time:
+        return LagStages(source=source)
+    flush = max(0.0, head.resolved_time - status.checkpoint_time)
+    return LagStages(source=source, flush=flush, barrier=flush if status.checkpoint_ts >= limits.lowest_ts else 0.0)
+
+
+def _tables(run: Run | None, facts: Facts) -> tuple[TableView, ...]:
+    sets: dict[int, list[ReplicationSet]] = {}
+    for span in sorted(run.coordinator.sets) if run else ():
+        sets.setdefault(span.table_id, []).append(run.coordinator.sets[span])  # type: ignore[union-attr]
+    record = facts.record
+    return tuple(
+        TableView(
+            table=f"{table.schema_name}.{table.name}",
+            table_id=table.table_id,
+            key=table.key,
+            checkpoint_ts=min((s.checkpoint.checkpoint_ts for s in sets.get(table.table_id, ())), default=0),
+            resolved_ts=min((s.checkpoint.resolved_ts for s in sets.get(table.table_id, ())), default=0),
+            spans=tuple(_span(replication) for replication in sets.get(table.table_id, ())),
+        )
+        for table in (record.tables if record else ())
+    )
+
+
+def _span(replication: ReplicationSet) -> SpanView:
+    at = replication.checkpoint
+    return SpanView(
+        str(replication.span), replication.primary or "", replication.state, at.checkpoint_ts, at.resolved_ts
+    )
+
+
+def _blocked_by(changefeed: Changefeed, feed: ChangefeedState, facts: Facts, limits: Limits, now: float) -> str:
+    """The first thing that must move before the changefeed can; empty when it moves."""
+    info = facts.info
+    if feed.broken:
+        return "; ".join(feed.broken[key] for key in sorted(feed.broken))
+    match info.state:
+        case FeedState.FINISHED:
+            return ""
+        case FeedState.STOPPED:
+            return "paused by an operator"
+        case FeedState.REMOVED:
+            return changefeed.removal.error or "being removed"
+        case FeedState.PENDING | FeedState.FAILED:
+            return _error_text(info, changefeed.machine.retry_at, now)
+    assert is_running(info.state), "every other state is answered above"
+    run = changefeed.run
+    if run is None:
+        return "starting"
+    return _blocking_captures(run) or _blocking_worker(run, facts) or _blocking_flow(run, facts, limits, now)
+
+
+def _error_text(info: ChangefeedInfo, retry_at: float | None, now: float) -> str:
+    text = f"{info.error.code}: {info.error.message}" if info.error else "an error"
+    return text if retry_at is None else f"{text} (tries again in {max(0.0, retry_at - now):.0f} s)"
+
+
+def _blocking_captures(run: Run) -> str:
+    captures = run.coordinator.captures
+    if captures.is_initialized:
+        return ""
+    silent = sorted(known.id for known in captures.captures.values() if not known.epoch)
+    return f"waiting for the first answer of {_names(silent)}" if silent else "no capture serves"
+
+
+def _blocking_worker(run: Run, facts: Facts) -> str:
+    """The snapshot has to be through, and the source has to be read by somebody."""
+    unit = facts.unit
+    if unit is None:
+        return ""
+    worker = run.workers.workers.get(SOURCE)
+    if worker is None:
+        return f"no capture to run unit {unit} on"
+    if worker.stage is Stage.OFFLINE:
+        return f"unit {unit} on capture {worker.capture} is offline, a new one is due"
+    if worker.stage is Stage.CREATING:
+        return f"unit {unit} is starting on capture {worker.capture}"
+    if unit is Unit.SYNC:
+        return ""
+    _, _, rows_done, rows_total = _work(run, facts)
+    return f"unit {unit} on capture {worker.capture}: {rows_done} of {rows_total} rows"
+
+
+def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
+    """The log has to move, spans have to have a writer, and the writer has to be allowed to and to come forward."""
+    if facts.tables is None:
+        return "the tables are not known yet"
+    head, status = facts.head, facts.status
+    if head is None:
+        return "sync: the change log has not begun"
+    homeless = [replication for replication in run.coordinator.sets.values() if replication.primary is None]
+    if homeless or not run.coordinator.sets:
+        return f"{len(homeless) or 'all'} table spans have no writer yet"
+    if status.checkpoint_ts >= limits.lowest_ts:
+        return limits.reason
+    if run.head_pulse.still_s(now) > STILL_S:
+        return f"sync: nothing heard from the source for {run.head_pulse.still_s(now):.0f} s"
+    if status.checkpoint_ts < head.resolved_ts and run.checkpoint_pulse.still_s(now) > STILL_S:
+        return _slowest(run, now)
+    return ""
+
+
+def _slowest(run: Run, now: float) -> str:
+    slowest = min(run.coordinator.sets.values(), key=lambda known: (known.checkpoint.checkpoint_ts, known.span))
+    doing = "" if slowest.state is SetState.REPLICATING else f", which is in {slowest.state}"
+    still_s = run.checkpoint_pulse.still_s(now)
+    return f"flush: span {slowest.span} on capture {slowest.primary} stands still for {still_s:.0f} s{doing}"
+
+
+def _names(captures: list[CaptureId]) -> str:
+    return ", ".join(captures)
