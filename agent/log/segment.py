@@ -9,7 +9,6 @@ Which files belong to the log is not told here: that is the head's word (``agent
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO
@@ -77,13 +76,13 @@ def _write_file(file: BinaryIO, batches: Sequence[TableBatch]) -> None:
             writer.write_batch(item.batch, custom_metadata=metadata)
 
 
-def tables_of(path: str) -> frozenset[int]:
-    """The tables with at least one event in the segment.
+def contents_of(path: str) -> tuple[frozenset[int], int]:
+    """The tables with at least one event in the segment, and its size in bytes.
 
     :raises LogError: the file is missing or damaged.
     """
-    with _open(path) as reader:
-        return frozenset(table for table, _ in _listing(reader))
+    with open_input(path) as file, _reader(file, path) as reader:
+        return frozenset(table for table, _ in _listing(reader)), int(file.size())
 
 
 def read_table(path: str, table_id: int, from_ts: Ts, to_ts: Ts) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
@@ -101,7 +100,7 @@ def read_batches(path: str, table_id: int | None = None) -> Iterator[tuple[Table
 
     :raises LogError: the file is missing or damaged.
     """
-    with _open(path) as reader:
+    with open_input(path) as file, _reader(file, path) as reader:
         for index, (table, _) in enumerate(_listing(reader)):
             if table_id is None or table == table_id:
                 batch, metadata = _read_batch(reader, index, path)
@@ -127,15 +126,11 @@ def _between(batch: pa.RecordBatch, from_ts: Ts, to_ts: Ts) -> pa.RecordBatch:
     return batch.slice(int(start), int(end - start))
 
 
-@contextmanager
-def _open(path: str) -> Iterator[Any]:
-    """The file's reader, closed with the block."""
-    with open_input(path) as file:
-        try:
-            reader = pa.ipc.open_file(file)
-        except (OSError, pa.ArrowException) as error:
-            raise _damaged(path, error) from error
-        yield reader
+def _reader(file: Any, path: str) -> Any:
+    try:
+        return pa.ipc.open_file(file)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
 
 
 def _listing(reader: Any) -> list[list[int]]:

@@ -12,7 +12,7 @@ import contextlib
 import ssl
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from agent.errors import PositionLostError, SourceError, SourceUnreachableError
 from agent.schema import TableSchema
@@ -59,13 +59,13 @@ class ReplicationStream:
         self.bytes_read = 0
         self.rows_read = 0
 
-    def start(self, slot: str, publication: str, *, binary: bool) -> None:
+    def start(self, slot: str, publications: Sequence[str], *, binary: bool) -> None:
         """:raises SourceError: the server refuses; see ``refusals``."""
         # the server takes the later of this and what the slot has confirmed; the driver has compared the two
         position = format_lsn(Ts(int(self._state[split.RESOLVED]) + 1))
         self._connection.start_copy(
             f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {position} (proto_version '1', "
-            f"publication_names {literal(identifier(publication))}, binary '{str(binary).lower()}')"
+            f"publication_names {literal(','.join(map(identifier, publications)))}, binary '{str(binary).lower()}')"
         )
 
     @property

@@ -1,0 +1,73 @@
+"""Table rules: which tables of a source are wanted. Pure.
+
+A rule is ``schema.table``; each part is a wildcard pattern (``*``, ``?``, ``[a-z]``, ``[!a-z]``), a ``/regular
+expression/`` over the whole part, or a name in double quotes that stands for itself. ``/.../`` alone is matched against
+``schema.table``. ``!`` in front excludes. The last rule that matches decides; what no rule matches is not wanted.
+Names are compared as they are written: PostgreSQL's are case-sensitive. The source's own schemas are never wanted.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import translate
+
+from agent.errors import SourceConfigError
+
+_SYSTEM_SCHEMAS = re.compile(r"^(pg_.*|information_schema)$")
+_PART = r"""/(?:[^/\\]|\\.)*/|"(?:[^"]|"")*"|[^."/]+"""
+_RULE = re.compile(rf"^(!?)\s*(?:(?P<schema>{_PART})\.(?P<table>{_PART})|(?P<whole>/(?:[^/\\]|\\.)*/))$")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    """One rule, compiled; ``whole`` is matched against ``schema.table`` where it is given."""
+
+    excludes: bool
+    schema: "re.Pattern[str] | None"
+    table: "re.Pattern[str] | None"
+    whole: "re.Pattern[str] | None" = None
+
+    def matches(self, schema: str, table: str) -> bool:
+        if self.whole is not None:
+            return self.whole.fullmatch(f"{schema}.{table}") is not None
+        assert self.schema is not None
+        assert self.table is not None
+        return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
+
+
+class TableFilter:
+    """The rules of one changefeed."""
+
+    def __init__(self, rules: Iterable[str]) -> None:
+        """:raises SourceConfigError: a rule cannot be read."""
+        self.rules = tuple(parse_rule(rule) for rule in rules)
+
+    def wants(self, schema: str, table: str) -> bool:
+        if _SYSTEM_SCHEMAS.match(schema):
+            return False
+        decisive = next((rule for rule in reversed(self.rules) if rule.matches(schema, table)), None)
+        return decisive is not None and not decisive.excludes
+
+
+def parse_rule(text: str) -> TableRule:
+    """:raises SourceConfigError: not a rule; the text says how one is written."""
+    match = _RULE.match(text.strip())
+    if match is None:
+        raise SourceConfigError(
+            f'filter rule {text!r} cannot be read; write schema.table with *, ?, [a-z], /regex/ or "name", ! to exclude'
+        )
+    excludes = match.group(1) == "!"
+    if whole := match.group("whole"):
+        return TableRule(excludes, None, None, _compile(whole, rule=text))
+    return TableRule(excludes, _compile(match.group("schema"), rule=text), _compile(match.group("table"), rule=text))
+
+
+def _compile(part: str, *, rule: str) -> "re.Pattern[str]":
+    try:
+        if part.startswith("/"):
+            return re.compile(part[1:-1].replace(r"\/", "/"))
+        if part.startswith('"'):
+            return re.compile(re.escape(part[1:-1].replace('""', '"')))
+        return re.compile(translate(part.strip()))
+    except re.error as error:
+        raise SourceConfigError(f"filter rule {rule!r} holds a broken regular expression ({error})") from error

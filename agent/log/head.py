@@ -1,0 +1,207 @@
+"""The change log's head and the writer who moves it: what fences an old sync unit.
+
+A ``LogWriter`` takes the log over by raising its epoch, and from then on moves the head only from exactly what it wrote
+last. Whoever finds something else there has been replaced, and stops (``LogFencedError``). An answer of etcd that got
+lost is settled by reading: either the move is there, or it is not and is made again.
+
+A new epoch starts behind the last segment after which no transaction was open; what the old writer left there is no
+longer part of the log, and the source is read again from ``resolved_ts``.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+import structlog
+
+from agent.errors import LogFencedError
+from agent.ports import SegmentRef
+from reactor.client import Compare, EtcdClient, Put, Target
+from reactor.errors import EtcdError
+from reactor.ids import CaptureId, Ts
+from reactor.keys import LogKey
+from reactor.records import Era, LogHead
+
+_RETRY_S = 0.2
+_RETRY_MAX_S = 5.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHead:
+    """The head as it stands; ``revision`` is the key's, 0 when there is no head yet."""
+
+    head: LogHead | None
+    revision: int
+
+
+class HeadStore(Protocol):
+    """Where the head is kept. Errors are ``EtcdError``; after one, a swap may or may not have been done."""
+
+    async def read(self) -> StoredHead: ...
+
+    async def swap(self, head: LogHead, *, revision: int) -> int | None:
+        """Write ``head`` if the key is still at ``revision``: its new revision, or None when it had moved."""
+        ...
+
+
+class EtcdHeadStore:
+    """The head under its key in etcd."""
+
+    def __init__(self, client: EtcdClient, key: LogKey) -> None:
+        self._client = client
+        self._key = str(key)
+
+    async def read(self) -> StoredHead:
+        item = await self._client.get(self._key)
+        if item is None:
+            return StoredHead(None, 0)
+        return StoredHead(LogHead.decode(item.value, key=self._key), item.mod_revision)
+
+    async def swap(self, head: LogHead, *, revision: int) -> int | None:
+        compare = Compare(self._key, Target.MOD_REVISION, revision)
+        result = await self._client.txn([compare], [Put(self._key, head.encode())])
+        return result.revision if result.succeeded else None
+
+
+class LogWriter:
+    """The one who appends. ``head`` is what was last written; take over before anything else."""
+
+    def __init__(self, store: HeadStore, *, capture: CaptureId) -> None:
+        self._store = store
+        self._capture = capture
+        self._stored = StoredHead(None, 0)
+
+    @property
+    def head(self) -> LogHead:
+        assert self._stored.head is not None, "the log has not been taken over"
+        return self._stored.head
+
+    async def take_over(self, *, start_ts: Ts) -> LogHead:
+        """Become the writer, whoever was it before. ``start_ts``: where a log that has no head yet begins."""
+        while True:
+            stored = await self._read()
+            head = stored.head or LogHead(resolved_ts=start_ts)
+            if await self._put(_new_era(head, self._capture), stored):
+                return self.head
+
+    async def renew(self) -> LogHead:
+        """A new epoch of our own, to read again what came after the last finished transaction.
+
+        :raises LogFencedError: another writer has taken over meanwhile.
+        """
+        stored = await self._read()
+        if stored.head != self.head:
+            raise self._fenced(stored)
+        await self._move(_new_era(self.head, self._capture))
+        return self.head
+
+    async def append(self, segment: SegmentRef, *, is_complete: bool, resolved_time: float) -> None:
+        """Make a written segment part of the log; with ``is_complete``, no transaction is open behind it.
+
+        :raises LogFencedError: another writer has taken over.
+        """
+        head = self.head
+        assert segment.seq == head.last_seq + 1, "segments are appended one after the other"
+        assert segment.epoch == head.epoch, "a segment is appended under the epoch it was written in"
+        if not is_complete:
+            await self._move(head.with_(last_seq=segment.seq))
+            return
+        await self._move(
+            head.with_(
+                last_seq=segment.seq,
+                complete_seq=segment.seq,
+                resolved_ts=max(head.resolved_ts, segment.resolved_ts),
+                resolved_time=resolved_time,
+            )
+        )
+
+    async def advance(self, resolved_ts: Ts, *, resolved_time: float) -> None:
+        """Say that nothing more was committed up to ``resolved_ts``, as of ``resolved_time``.
+
+        :raises LogFencedError: another writer has taken over.
+        """
+        head = self.head
+        if resolved_ts > head.resolved_ts or (resolved_ts == head.resolved_ts and resolved_time > head.resolved_time):
+            await self._move(head.with_(resolved_ts=resolved_ts, resolved_time=resolved_time))
+
+    async def forget(self, *, first_seq: int, removed_ts: Ts) -> None:
+        """Take the segments before ``first_seq`` out of the log; their files may be removed afterwards.
+
+        :raises LogFencedError: another writer has taken over.
+        """
+        head = self.head
+        if first_seq <= head.first_seq:
+            return
+        assert first_seq <= head.complete_seq + 1, "only finished transactions may be forgotten"
+        eras = tuple(
+            era
+            for era, successor in zip(head.eras, (*head.eras[1:], None), strict=True)
+            if successor is None or successor.first_seq > first_seq
+        )
+        await self._move(head.with_(first_seq=first_seq, removed_ts=max(head.removed_ts, removed_ts), eras=eras))
+
+    async def _move(self, new: LogHead) -> None:
+        """From ``self.head`` to ``new``, however often etcd has to be asked.
+
+        :raises LogFencedError: the head is neither the old one nor the new one.
+        """
+        before = self.head
+        while not await self._put(new, self._stored):
+            stored = await self._read()
+            if stored.head == new:
+                self._stored = stored
+                return
+            if stored.head != before:
+                raise self._fenced(stored)
+            self._stored = stored
+
+    async def _put(self, new: LogHead, expected: StoredHead) -> bool:
+        """One try; False when it was refused, or when nobody can say: read then."""
+        try:
+            revision = await self._store.swap(new, revision=expected.revision)
+        except EtcdError as error:
+            if not error.retryable:
+                raise
+            _log.warning("moving the log's head got no answer", error=str(error))
+            return False
+        if revision is None:
+            return False
+        self._stored = StoredHead(new, revision)
+        return True
+
+    async def _read(self) -> StoredHead:
+        delay_s = _RETRY_S
+        while True:
+            try:
+                return await self._store.read()
+            except EtcdError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("reading the log's head failed and is tried again", error=str(error), delay_s=delay_s)
+            await anyio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_MAX_S)
+
+    def _fenced(self, stored: StoredHead) -> LogFencedError:
+        if stored.head is None:
+            return LogFencedError("the change log's head is gone: the changefeed was removed; this sync unit stops")
+        return LogFencedError(
+            f"the change log was taken over by {stored.head.writer} (epoch {stored.head.epoch}); this sync unit stops"
+        )
+
+
+def _new_era(head: LogHead, capture: CaptureId) -> LogHead:
+    first_seq = head.complete_seq + 1
+    kept = tuple(era for era in head.eras if era.first_seq < first_seq)
+    return head.with_(
+        epoch=head.epoch + 1,
+        writer=capture,
+        last_seq=head.complete_seq,
+        eras=(*kept, Era(epoch=head.epoch + 1, first_seq=first_seq)),
+    )
+
+
+def epoch_of(head: LogHead, seq: int) -> int:
+    """The epoch whose file stands for segment ``seq``."""
+    return next((era.epoch for era in reversed(head.eras) if era.first_seq <= seq), head.epoch)

@@ -1,0 +1,89 @@
+"""Which segments hold a range of the log: from the head's word and the directory's names to segment references.
+
+Names are read once and remembered, and a directory is listed again only when the head has moved past what was seen, so
+asking is cheap with thousands of segments. Which tables a segment holds is read from the file, once, and only for
+segments that somebody asks for. Blocking; used by one thread at a time.
+"""
+
+from bisect import bisect_right
+
+from agent.errors import LogError
+from agent.log import segment
+from agent.log.head import epoch_of
+from agent.log.segment import SegmentName
+from agent.log.storage import LogDirectory
+from agent.ports import SegmentRef
+from reactor.ids import Ts
+from reactor.records import Era, LogHead
+
+
+class LogReader:
+    """The segments of one log directory, as seen from this process."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory = directory
+        self._seen: dict[str, SegmentName] = {}
+        self._contents: dict[str, tuple[frozenset[int], int]] = {}
+        self._valid: list[SegmentName] = []
+        self._valid_for: tuple[int, int, tuple[Era, ...]] | None = None
+
+    def segments(self, head: LogHead, from_ts: Ts, to_ts: Ts) -> tuple[SegmentRef, ...]:
+        """Every segment with an event in ``(from_ts, to_ts]``, in order, with the tables it holds.
+
+        :raises LogError: a segment is missing, or the range begins before what the log still holds.
+        """
+        assert to_ts <= head.resolved_ts, "only what is resolved may be read"
+        valid = self._list(head)
+        # both ends only grow from one segment to the next
+        start = bisect_right(valid, from_ts, key=lambda name: name.last_ts)
+        end = bisect_right(valid, to_ts, key=lambda name: name.first_ts)
+        return tuple(self._ref(name) for name in valid[start:end])
+
+    def all_segments(self, head: LogHead) -> list[SegmentName]:
+        """The names of the whole log, in order. :raises LogError: one is missing."""
+        return list(self._list(head))
+
+    def reaches_back_to(self, head: LogHead, ts: Ts) -> bool:
+        """Whether every event above ``ts`` is still there: asked before a changefeed is rewound."""
+        return ts >= head.removed_ts
+
+    def _ref(self, name: SegmentName) -> SegmentRef:
+        path = self._directory.path_of(str(name))
+        if path not in self._contents:
+            self._contents[path] = segment.contents_of(path)
+        tables, size = self._contents[path]
+        return name.ref(path, size=size, tables=tables)
+
+    def _list(self, head: LogHead) -> list[SegmentName]:
+        wanted = (head.first_seq, head.last_seq, head.eras)
+        if self._valid_for != wanted:
+            self._refresh(head)
+            self._valid_for = wanted
+        return self._valid
+
+    def _refresh(self, head: LogHead) -> None:
+        names = self._directory.names()
+        seen = {name: self._seen.get(name) or SegmentName.parse(name) for name in names}
+        self._seen = {name: parsed for name, parsed in seen.items() if parsed is not None}
+        self._valid = valid_segments(head, list(self._seen.values()))
+        _check_whole(head, self._valid, self._directory)
+        alive = {self._directory.path_of(name) for name in self._seen}
+        self._contents = {path: found for path, found in self._contents.items() if path in alive}
+
+
+def valid_segments(head: LogHead, names: list[SegmentName]) -> list[SegmentName]:
+    """Those of ``names`` that are part of the log, in order."""
+    inside = (name for name in names if head.first_seq <= name.seq <= head.last_seq)
+    return sorted((name for name in inside if name.epoch == epoch_of(head, name.seq)), key=lambda name: name.seq)
+
+
+def _check_whole(head: LogHead, valid: list[SegmentName], directory: LogDirectory) -> None:
+    """Segments may be missing only at the front: they were removed after our ``head`` was read."""
+    expected = head.last_seq - (valid[0].seq if valid else head.first_seq) + 1
+    if len(valid) != expected:
+        present = {name.seq for name in valid}
+        first = valid[0].seq if valid else head.first_seq
+        missing = next(seq for seq in range(first, head.last_seq + 1) if seq not in present)
+        raise LogError(
+            f"segment {missing} of the change log in {directory} is missing; do all captures use the same log storage?"
+        )

@@ -1,0 +1,25 @@
+"""Which server this is: positions of different systems or timelines are never compared."""
+
+from dataclasses import dataclass
+
+from agent.sources.postgres.connection import Connection
+from agent.sources.postgres.lsn import parse_lsn
+from reactor.ids import Ts
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """``flushed_ts``: the end of the server's log as it stands."""
+
+    system_id: str
+    timeline: int
+    flushed_ts: Ts
+
+
+def read_identity(connection: Connection) -> Identity:
+    """Over a replication connection.
+
+    :raises SourceError: the server refuses.
+    """
+    system_id, timeline, position, _ = connection.query("IDENTIFY_SYSTEM")[0]
+    return Identity(str(system_id), int(timeline or 0), parse_lsn(position or "0/0"))

@@ -1,0 +1,285 @@
+"""The sync unit: the only reader of its source. It moves the replication stream into the change log, for ever.
+
+A *session* is one connection: check that the slot can go on exactly where the log stands, open the stream, read in one
+thread (``intake``) while what was cut is written and made part of the log here. A session that ends for a reason that
+may pass is followed by another, under a new epoch of the log, from the log's resolved Ts. Whoever finds that another
+writer has taken the log over stops; so does a unit whose position is no longer on the server.
+
+Nothing is reported to the server as received before the log's head has moved past it.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from agent.errors import PositionLostError
+from agent.log import retention, segment
+from agent.log.head import LogWriter
+from agent.log.segment import SegmentName
+from agent.log.storage import LogDirectory
+from agent.ports import SegmentRef
+from agent.settings import SyncSettings
+from agent.sources.postgres import slots
+from agent.sources.postgres.arena import ArenaPool, Cut
+from agent.sources.postgres.connection import Connection, connect
+from agent.sources.postgres.identity import read_identity
+from agent.sources.postgres.lsn import format_lsn
+from agent.sources.postgres.resolver import TextFormNeeded, TypeResolver
+from agent.sources.postgres.slots import Names
+from agent.sources.postgres.stream import ReplicationStream
+from agent.units.intake import Intake
+from reactor.errors import WeirError
+from reactor.ids import Ts
+from reactor.records import TableRecord
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSource:
+    """What to read. ``start_ts`` counts only where the log has no head yet; an empty ``system_id`` is any server."""
+
+    uri: str
+    names: Names
+    tables: tuple[TableRecord, ...]
+    start_ts: Ts
+    system_id: str = ""
+    timeline: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStatistics:
+    """``error``: why the unit is between two sessions, since ``error_since`` (Unix seconds); empty while it reads."""
+
+    is_connected: bool = False
+    sessions: int = 0
+    segments: int = 0
+    rows: int = 0
+    bytes_written: int = 0
+    resolved_ts: int = 0
+    resolved_time: float = 0.0
+    error: str = ""
+    error_code: str = ""
+    error_since: float = 0.0
+
+
+class SyncUnit:
+    """``checkpoint`` tells what every span has passed; segments below it go after ``retention_s``."""
+
+    def __init__(
+        self,
+        source: SyncSource,
+        *,
+        writer: LogWriter,
+        directory: LogDirectory,
+        checkpoint: Callable[[], Ts],
+        retention_s: float,
+        settings: SyncSettings | None = None,
+    ) -> None:
+        self._source = source
+        self._writer = writer
+        self._directory = directory
+        self._checkpoint = checkpoint
+        self._retention_s = retention_s
+        self._settings = settings or SyncSettings()
+        self._is_text = False
+        self._retention_at = 0.0
+        self._sessions = self._segments = self._rows = self._bytes = 0
+        self._is_connected = False
+        self._failure: WeirError | None = None
+        self._failure_at = 0.0
+
+    async def run(self) -> None:
+        """Read until cancelled.
+
+        :raises LogFencedError: another sync unit has taken the log over.
+        :raises PositionLostError: the server can no longer send what comes next.
+        :raises WeirError: whatever else does not pass by itself.
+        """
+        await self._writer.take_over(start_ts=self._source.start_ts)
+        delay_s = self._settings.reconnect_s
+        while True:
+            before = self._writer.head.resolved_ts
+            try:
+                await self._session()
+            except TextFormNeeded as reason:
+                _log.info("stream goes on in text form", table=str(reason))
+                self._is_text = True
+                delay_s = 0.0
+            except WeirError as error:
+                if not error.retryable:
+                    raise
+                delay_s = self._after_failure(error, delay_s, progressed=self._writer.head.resolved_ts > before)
+            await anyio.sleep(delay_s)
+            await self._writer.renew()
+
+    def statistics(self) -> SyncStatistics:
+        """Only after ``run`` has begun to read."""
+        head = self._writer.head
+        return SyncStatistics(
+            is_connected=self._is_connected,
+            sessions=self._sessions,
+            segments=self._segments,
+            rows=self._rows,
+            bytes_written=self._bytes,
+            resolved_ts=head.resolved_ts,
+            resolved_time=head.resolved_time,
+            error=str(self._failure or ""),
+            error_code=self._failure.code if self._failure else "",
+            error_since=self._failure_at,
+        )
+
+    def _after_failure(self, error: WeirError, delay_s: float, *, progressed: bool) -> float:
+        if self._failure is None:
+            self._failure_at = time.time()
+        self._failure = error
+        settings = self._settings
+        delay_s = settings.reconnect_s if progressed else min(max(2 * delay_s, 0.1), settings.reconnect_max_s)
+        _log.warning("sync was interrupted", code=error.code, error=str(error), retry_in_s=delay_s)
+        return delay_s
+
+    async def _session(self) -> None:
+        """One connection, to its end. Its end is an error, or ``TextFormNeeded``."""
+        connection = await anyio.to_thread.run_sync(self._connect)
+        try:
+            await self._read(connection)
+        finally:
+            self._is_connected = False
+            connection.close()
+
+    async def _read(self, connection: Connection) -> None:
+        settings, head = self._settings, self._writer.head
+        pool = ArenaPool(settings.arenas, settings.segment_bytes)
+        stream = await anyio.to_thread.run_sync(self._open_stream, connection, pool)
+        # never full: every cut but one without events holds an arena, and such a one is alone on its way
+        send, receive = anyio.create_memory_object_stream[Cut](settings.arenas + 1)
+        intake = Intake(
+            stream,
+            pool,
+            durable_ts=head.resolved_ts,
+            deliver=lambda cut: anyio.from_thread.run_sync(send.send_nowait, cut),
+            settings=settings,
+        )
+        self._sessions += 1
+        self._is_connected = True
+        failures: list[Exception] = []
+        async with send, anyio.create_task_group() as group:
+            group.start_soon(self._append_all, receive, intake, pool, connection, failures)
+            # what is cut when reading ends still goes into the log: the error comes after it
+            try:
+                await anyio.to_thread.run_sync(intake.run)
+            except (WeirError, TextFormNeeded) as error:
+                failures.append(error)
+            except anyio.BrokenResourceError:
+                pass  # the other half has failed, and said why
+            finally:
+                send.close()
+        raise failures[0]
+
+    async def _append_all(
+        self,
+        receive: MemoryObjectReceiveStream[Cut],
+        intake: Intake,
+        pool: ArenaPool,
+        connection: Connection,
+        failures: list[Exception],
+    ) -> None:
+        try:
+            async with receive:
+                async for cut in receive:
+                    await self._append(cut, pool)
+                    intake.settled(self._writer.head.resolved_ts)
+                    self._failure = None
+                    await self._remove_old()
+        except WeirError as error:
+            # it is the reason why reading ends, not the other way round
+            failures.insert(0, error)
+        finally:
+            intake.stop()
+            connection.abort()
+
+    async def _append(self, cut: Cut, pool: ArenaPool) -> None:
+        if cut.arena is None:
+            await self._writer.advance(cut.resolved_ts, resolved_time=cut.resolved_time)
+            return
+        written = await anyio.to_thread.run_sync(self._write, cut, pool)
+        await self._writer.append(written, is_complete=cut.is_complete, resolved_time=cut.resolved_time)
+        self._segments += 1
+        self._rows += cut.rows
+        self._bytes += written.bytes
+
+    def _write(self, cut: Cut, pool: ArenaPool) -> SegmentRef:
+        head = self._writer.head
+        batches = cut.batches()
+        assert cut.arena is not None
+        pool.give(cut.arena)
+        name = SegmentName(head.last_seq + 1, head.epoch, cut.first_ts, cut.last_ts, cut.resolved_ts)
+        return segment.write(self._directory, name, batches)
+
+    async def _remove_old(self) -> None:
+        """Now and then: segments that nobody needs any more."""
+        if time.monotonic() < self._retention_at:
+            return
+        self._retention_at = time.monotonic() + self._settings.retention_check_s
+        entries = await anyio.to_thread.run_sync(self._directory.entries)
+        removal = retention.plan(
+            self._writer.head,
+            entries,
+            checkpoint_ts=self._checkpoint(),
+            now=time.time(),
+            retention_s=self._retention_s,
+        )
+        if removal.names:
+            await retention.apply(removal, self._writer)
+            await anyio.to_thread.run_sync(retention.remove_files, removal, self._directory)
+
+    def _connect(self) -> Connection:
+        """A replication connection to the same server as ever, whose slot can go on where the log stands."""
+        connection = connect(self._source.uri, replication=True)
+        try:
+            self._check_identity(connection)
+            slots.check_position(connection, self._source.names.slot, self._writer.head.resolved_ts)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _check_identity(self, connection: Connection) -> None:
+        found, source = read_identity(connection), self._source
+        if source.system_id and (found.system_id, found.timeline) != (source.system_id, source.timeline):
+            raise PositionLostError(
+                f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but the changefeed began "
+                f"on {source.system_id}, timeline {source.timeline}, whose positions mean nothing here; "
+                "create the changefeed again"
+            )
+        resolved = self._writer.head.resolved_ts
+        if found.flushed_ts < resolved:
+            raise PositionLostError(
+                f"{connection.target} was set back to {format_lsn(found.flushed_ts)}, behind the log's "
+                f"{format_lsn(resolved)}; create the changefeed again"
+            )
+
+    def _open_stream(self, connection: Connection, pool: ArenaPool) -> ReplicationStream:
+        source = self._source
+        table_ids = frozenset(table.table_id for table in source.tables)
+        names = slots.publications(connection, source.names)
+        resolver = TypeResolver(partial(connect, source.uri), sorted(table_ids))
+        binary = not (self._is_text or resolver.needs_text)
+        arena = pool.take(timeout_s=0.0)
+        assert arena is not None, "a new pool has free arenas"
+        stream = ReplicationStream(
+            connection,
+            arena,
+            resolved=self._writer.head.resolved_ts,
+            is_wanted=table_ids.__contains__,
+            resolve=partial(resolver.resolve, binary=binary),
+        )
+        stream.start(source.names.slot, names, binary=binary)
+        return stream
