@@ -85,19 +85,26 @@ class Session:
             self._done.set()
 
     async def _renew(self) -> None:
-        """One keep-alive, tried again until it is answered or the deadline has passed."""
+        """Ask until answered or the deadline has passed."""
+        has_failed = False
         while not self.is_done:
-            sent = anyio.current_time()
             try:
-                with anyio.move_on_after(self._remaining_s):
-                    self._ttl_s = await self._client.keep_alive(self.lease)
-                    self._deadline = sent + self._ttl_s
-                    return
+                await self._ask()
+                return
             except LeaseExpiredError:
                 raise
             except EtcdError as error:
-                _log.warning("keep-alive failed", lease=f"{self.lease:x}", error=str(error))
-                await anyio.sleep(min(_RETRY_S, self._remaining_s))
+                if not has_failed:
+                    _log.warning("keep-alive failed", lease=f"{self.lease:x}", error=str(error))
+                has_failed = True
+            await anyio.sleep(min(_RETRY_S, self._remaining_s))
+
+    async def _ask(self) -> None:
+        """One keep-alive; without an answer the deadline stays where it is."""
+        sent = anyio.current_time()
+        with anyio.move_on_after(self._remaining_s):
+            self._ttl_s = await self._client.keep_alive(self.lease)
+            self._deadline = sent + self._ttl_s
 
     @property
     def _remaining_s(self) -> float:

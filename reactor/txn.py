@@ -8,8 +8,8 @@ The transaction compares the modification revision of every key that a group wit
 compares the delete counter, always, and raises it when it deletes a key: a key deleted meanwhile looks like one that
 never was (both have revision 0), and the counter tells the two apart (tiflow 1.3.1).
 
-etcd counts compares as it counts operations. So where they are too many, the compares of keys that must be absent are
-folded into compares of ranges that must be empty.
+etcd counts compares as it counts operations. So where they are too many, keys that must be absent are compared as
+ranges that must be empty; and where every key must be there, the counter is left out: a deletion shows by itself.
 
 Pure. The worker sends the transaction, and runs the groups again on fresh values if a compare did not hold.
 """
@@ -149,6 +149,9 @@ class _Packer:
     def _compares(self, compared: Mapping[str, int]) -> tuple[Compare, ...]:
         if len(compared) + len(self._fences) <= OPERATIONS_MAX:
             return (*_compares(compared), *self._fences)
+        others = {key: revision for key, revision in compared.items() if key != self._delete_count_key}
+        if all(others.values()):
+            return (*_compares(others), *self._fences)
         present = {key: revision for key, revision in compared.items() if revision}
         absent = _absent_ranges(compared.keys() - present.keys(), sorted(self._base))
         return (*_compares(present), *absent, *self._fences)

@@ -1,0 +1,146 @@
+"""At most one owner, in order of candidacy, proven by its create revision."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from reactor.client import Put
+from reactor.election import Election, Leader
+from reactor.errors import NotOwnerError, OwnerNotFoundError, SessionDoneError
+from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.session import Session, open_session
+
+pytestmark = pytest.mark.looptime
+
+PREFIX = "/weir/c/__meta__/owner"
+
+
+@asynccontextmanager
+async def candidate(server: MemoryEtcd) -> AsyncIterator[tuple[Election, Session]]:
+    client = MemoryClient(server)
+    async with open_session(client, ttl_s=10) as session:
+        yield Election(client, session, prefix=PREFIX), session
+
+
+async def test_a_lone_candidate_wins_at_once() -> None:
+    async with candidate(MemoryEtcd()) as (election, session):
+        await election.campaign("a")
+        assert await election.leader() == Leader(f"{PREFIX}/{session.lease:x}", "a", election.revision)
+
+
+async def test_without_candidates_there_is_no_leader() -> None:
+    async with candidate(MemoryEtcd()) as (election, _):
+        with pytest.raises(OwnerNotFoundError):
+            await election.leader()
+        with pytest.raises(NotOwnerError):
+            election.proof()
+
+
+async def test_owners_follow_in_order_of_candidacy_with_growing_revisions() -> None:
+    server = MemoryEtcd()
+    won: list[tuple[str, int]] = []
+
+    async def stand(name: str, after_s: float) -> None:
+        async with candidate(server) as (election, _):
+            await anyio.sleep(after_s)
+            await election.campaign(name)
+            won.append((name, election.revision))
+            await anyio.sleep(5)
+            await election.resign()
+            with pytest.raises(NotOwnerError):
+                assert election.revision
+
+    async with anyio.create_task_group() as tasks:
+        for after_s, name in enumerate("abc"):
+            tasks.start_soon(stand, name, after_s)
+    assert [name for name, _ in won] == ["a", "b", "c"]
+    revisions = [revision for _, revision in won]
+    assert revisions == sorted(set(revisions))
+
+
+async def test_a_proof_holds_only_while_owner() -> None:
+    server = MemoryEtcd()
+    client = MemoryClient(server)
+    async with candidate(server) as (election, _):
+        await election.campaign("a")
+        proof = election.proof()
+        assert (await client.txn([proof], [Put("/x", b"1")])).succeeded
+        await election.resign()
+        assert not (await client.txn([proof], [Put("/x", b"2")])).succeeded
+
+
+async def test_the_next_one_takes_over_when_the_owner_s_lease_runs_out() -> None:
+    server = MemoryEtcd()
+    lease = server.grant(10)
+    server.txn([], [Put(f"{PREFIX}/{lease:x}", b"dead", lease)])
+    async with candidate(server) as (election, _):
+        await election.campaign("heir")
+        assert anyio.current_time() == pytest.approx(10, abs=0.1)
+
+
+async def test_a_candidacy_given_up_is_withdrawn() -> None:
+    server = MemoryEtcd()
+    async with candidate(server) as (owner, _), candidate(server) as (waiting, _):
+        await owner.campaign("a")
+        with anyio.move_on_after(1):
+            await waiting.campaign("b")
+        assert len(server.get_prefix(PREFIX).items) == 1
+        with pytest.raises(NotOwnerError):
+            assert waiting.revision
+
+
+async def test_a_campaign_ends_with_its_session() -> None:
+    server = MemoryEtcd()
+    async with candidate(server) as (owner, _), candidate(server) as (waiting, session):
+        await owner.campaign("a")
+
+        async def lose() -> None:
+            await anyio.sleep(1)
+            server.revoke(session.lease)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lose)
+            with pytest.raises(SessionDoneError):
+                await waiting.campaign("b")
+
+
+async def test_a_candidate_withdrawn_by_hand_stands_again() -> None:
+    server = MemoryEtcd()
+    async with candidate(server) as (owner, _), candidate(server) as (waiting, _):
+        await owner.campaign("a")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(waiting.campaign, "b")
+            await anyio.sleep(1)
+            await MemoryClient(server).delete(waiting.key)
+            await owner.resign()
+        assert (await waiting.leader()).value == "b"
+
+
+async def test_campaigning_survives_compaction() -> None:
+    server = MemoryEtcd()
+    async with candidate(server) as (owner, _), candidate(server) as (waiting, _):
+        await owner.campaign("a")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(waiting.campaign, "b")
+            await anyio.sleep(1)
+            await owner.resign()
+            server.compact(server.revision)
+        assert (await waiting.leader()).value == "b"
+
+
+async def test_observers_see_every_change_of_leader() -> None:
+    server = MemoryEtcd()
+    seen: list[str | None] = []
+    async with candidate(server) as (first, _), candidate(server) as (second, _), anyio.create_task_group() as tasks:
+        tasks.start_soon(first.observe, lambda leader: seen.append(leader.value if leader else None))
+        await anyio.sleep(1)
+        await first.campaign("a")
+        await anyio.sleep(1)
+        await first.resign()
+        await anyio.sleep(1)
+        await second.campaign("b")
+        await anyio.sleep(1)
+        tasks.cancel_scope.cancel()
+    assert seen == [None, "a", None, "b"]

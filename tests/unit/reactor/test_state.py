@@ -1,0 +1,203 @@
+"""The typed snapshot: what each key becomes, and what a broken one does not."""
+
+import pytest
+
+from reactor import keys
+from reactor.client import Event, KeyValue, Snapshot
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.records import (
+    CaptureInfo,
+    ChangefeedInfo,
+    ChangefeedStatus,
+    DdlRecord,
+    LogHead,
+    Record,
+    SealedUri,
+    TaskPosition,
+    Unit,
+    UnitRecord,
+    UnitStage,
+    UpstreamInfo,
+)
+from reactor.state import ClusterState, Owner
+
+FEED = ChangefeedId("feed")
+URI = SealedUri(masked="x://", sealed="")
+INFO = ChangefeedInfo(id=FEED, source=URI, sink=URI)
+STATUS = ChangefeedStatus(checkpoint_ts=Ts(7))
+INFO_KEY = str(keys.InfoKey("c", "default", FEED))
+STATUS_KEY = str(keys.StatusKey("c", "default", FEED))
+
+
+def capture_info(name: str) -> CaptureInfo:
+    return CaptureInfo(
+        id=CaptureId(name), address="h:1", peer_address="h:2", version="1", cluster_id="c", started_at=0.0
+    )
+
+
+def capture_key(name: str) -> str:
+    return str(keys.CaptureKey("c", CaptureId(name)))
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    return ClusterState("c")
+
+
+def put(state: ClusterState, key: keys.Key, record: Record) -> None:
+    state.update(str(key), record.encode(), mod_revision=1)
+
+
+def test_every_record_of_a_changefeed_finds_its_place(state: ClusterState) -> None:
+    unit = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING)
+    ddl = DdlRecord(ts=Ts(9), table_id=1, statement="alter")
+    put(state, keys.InfoKey("c", "default", FEED), INFO)
+    put(state, keys.StatusKey("c", "default", FEED), STATUS)
+    put(state, keys.PositionKey("c", "default", CaptureId("a"), FEED), TaskPosition())
+    put(state, keys.UnitKey("c", "default", FEED, "s"), unit)
+    put(state, keys.LogKey("c", "default", FEED, "s"), LogHead(epoch=3))
+    put(state, keys.DdlKey("c", "default", FEED, 9), ddl)
+    feed = state.changefeeds[FEED]
+    assert (feed.info, feed.status) == (INFO, STATUS)
+    assert feed.positions == {"a": TaskPosition()}
+    assert (feed.units, feed.heads, feed.ddl) == ({"s": unit}, {"s": LogHead(epoch=3)}, {9: ddl})
+    assert not state.broken
+    assert state.ignored_count == 0
+
+
+def test_a_changefeed_is_gone_with_its_last_key(state: ClusterState) -> None:
+    state.update(INFO_KEY, INFO.encode())
+    state.update(STATUS_KEY, STATUS.encode())
+    state.update(INFO_KEY, None)
+    assert state.changefeeds[FEED].info is None
+    state.update(STATUS_KEY, None)
+    assert FEED not in state.changefeeds
+
+
+def test_deleting_what_was_never_there_makes_no_changefeed(state: ClusterState) -> None:
+    state.update(STATUS_KEY, None)
+    assert not state.changefeeds
+
+
+def test_upstreams_are_known(state: ClusterState) -> None:
+    record = UpstreamInfo(source="s", kind="postgresql", system_id="1")
+    put(state, keys.UpstreamKey("c", "default", "s"), record)
+    assert state.upstreams == {"s": record}
+
+
+def test_a_broken_record_is_reported_and_the_last_good_one_stays(state: ClusterState) -> None:
+    state.update(STATUS_KEY, STATUS.encode())
+    state.update(STATUS_KEY, b"{")
+    feed = state.changefeeds[FEED]
+    assert feed.status == STATUS
+    assert list(feed.broken) == list(state.broken) == [STATUS_KEY]
+    state.update(STATUS_KEY, STATUS.with_(checkpoint_ts=Ts(8)).encode())
+    assert not feed.broken
+    assert not state.broken
+
+
+def test_a_broken_record_does_not_touch_other_changefeeds(state: ClusterState) -> None:
+    other = ChangefeedId("other")
+    put(state, keys.InfoKey("c", "default", other), INFO.with_(id=other))
+    state.update(INFO_KEY, b'{"id": 5}')
+    assert state.changefeeds[FEED].info is None
+    assert INFO_KEY in state.changefeeds[FEED].broken
+    assert not state.changefeeds[other].broken
+
+
+def test_deleting_a_broken_record_mends_it(state: ClusterState) -> None:
+    state.update(INFO_KEY, b"{")
+    state.update(INFO_KEY, None)
+    assert not state.changefeeds
+    assert not state.broken
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["/weir/c/strange", "/weir/c/other/upstream/s", str(keys.InfoKey("c", "elsewhere", FEED))],
+)
+def test_foreign_keys_are_counted_and_kept_raw(state: ClusterState, key: str) -> None:
+    state.update(key, b"?")
+    assert state.ignored_count == 1
+    assert not state.changefeeds
+    assert state.raw[key].value == b"?"
+
+
+def test_the_delete_counter_is_kept_raw(state: ClusterState) -> None:
+    key = str(keys.DeleteCountKey("c"))
+    state.update(key, b"4", mod_revision=3)
+    assert state.raw[key] == KeyValue(key, b"4", 0, 3)
+    assert state.ignored_count == 0
+
+
+def test_the_first_candidate_is_the_owner(state: ClusterState) -> None:
+    first, second = str(keys.OwnerKey("c", "1a")), str(keys.OwnerKey("c", "0b"))
+    state.update(second, b"late", mod_revision=9, create_revision=9)
+    state.update(first, b"early", mod_revision=5, create_revision=5)
+    assert state.owner == Owner(CaptureId("early"), 5)
+    state.update(first, None, mod_revision=10)
+    assert state.owner == Owner(CaptureId("late"), 9)
+    state.update(second, None, mod_revision=11)
+    assert state.owner is None
+
+
+def test_captures_come_sorted_and_their_coming_is_told_once(state: ClusterState) -> None:
+    for name in ("b", "a"):
+        state.update(capture_key(name), capture_info(name).encode())
+    state.begin_tick(0.0)
+    assert list(state.captures) == ["a", "b"]
+    assert state.captures_added == {"a", "b"}
+    state.begin_tick(0.1)
+    assert not state.captures_added
+
+
+def test_a_capture_that_left_is_shown_for_the_grace_period(state: ClusterState) -> None:
+    state.update(capture_key("a"), capture_info("a").encode())
+    state.begin_tick(0.0)
+    state.update(capture_key("a"), None)
+    state.begin_tick(10.0)
+    state.begin_tick(14.9)
+    assert list(state.captures) == ["a"]
+    assert not state.captures_removed
+    state.begin_tick(15.0)
+    assert not state.captures
+    assert state.captures_removed == {"a"}
+    state.begin_tick(15.1)
+    assert not state.captures_removed
+
+
+def test_a_capture_that_comes_back_in_time_never_left(state: ClusterState) -> None:
+    state.update(capture_key("a"), capture_info("a").encode())
+    state.begin_tick(0.0)
+    state.update(capture_key("a"), None)
+    state.begin_tick(1.0)
+    state.update(capture_key("a"), capture_info("a").encode())
+    state.begin_tick(20.0)
+    assert list(state.captures) == ["a"]
+    assert not state.captures_removed
+
+
+def test_without_grace_a_capture_is_gone_at_once() -> None:
+    state = ClusterState("c", removal_grace_s=0)
+    state.update(capture_key("a"), capture_info("a").encode())
+    state.begin_tick(0.0)
+    state.update(capture_key("a"), None)
+    state.begin_tick(0.0)
+    assert state.captures_removed == {"a"}
+
+
+def test_a_snapshot_replaces_everything(state: ClusterState) -> None:
+    other = ChangefeedId("other")
+    state.update(INFO_KEY, INFO.encode(), mod_revision=1)
+    key = str(keys.InfoKey("c", "default", other))
+    state.load(Snapshot((KeyValue(key, INFO.with_(id=other).encode(), 2, 2),), 8))
+    assert list(state.changefeeds) == [other]
+    assert list(state.raw) == [key]
+    assert state.revision == 8
+
+
+def test_events_are_applied_in_order(state: ClusterState) -> None:
+    state.apply([Event(INFO_KEY, b"{", 3, 3), Event(INFO_KEY, INFO.encode(), 4, 3)])
+    assert state.changefeeds[FEED].info == INFO
+    assert state.raw[INFO_KEY].mod_revision == 4
+    assert state.revision == 4
