@@ -1,0 +1,173 @@
+"""What a dump has planned and done, as small immutable files in the log's storage: the dump's memory, and load's input.
+
+- ``plan-{epoch}.json``: the tables, their schemas and chunk plans, as one run of the unit began with them. The one with
+  the highest epoch counts.
+- ``done-{epoch}-{number}.jsonl``: finished chunks, a line each, with the files that the sink staged.
+
+No file is ever changed, and every name carries the epoch of its writer. So a crash leaves whole files only, and a
+worker that lost its order but not its life can neither overwrite what a newer one wrote nor take its place. Where two
+of them read the same chunk, the newer one's files count; each wrote files of its own.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO, Final, Self
+
+from agent.errors import LogError
+from agent.log.storage import LogDirectory, open_input
+from agent.ports import StagedFile
+from agent.schema import TableSchema
+from agent.sources.postgres.chunks import ChunkPlan
+from reactor.ids import Ts
+from reactor.records import TableRecord
+
+_PLAN: Final = re.compile(r"^plan-(\d{10})\.json$")
+_DONE: Final = re.compile(r"^done-(\d{10})-(\d{6})\.jsonl$")
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """One table. ``generation`` is the epoch that began reading it: chunks of an older one are worth nothing."""
+
+    record: TableRecord
+    schema: TableSchema
+    chunks: ChunkPlan
+    generation: int
+
+    def to_fields(self) -> dict[str, Any]:
+        return {
+            "record": json.loads(self.record.encode()),
+            "schema": json.loads(self.schema.to_json()),
+            "chunks": self.chunks.to_fields(),
+            "generation": self.generation,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        return cls(
+            TableRecord.model_validate(fields["record"]),
+            TableSchema.from_json(json.dumps(fields["schema"])),
+            ChunkPlan.from_fields(fields["chunks"]),
+            fields["generation"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``start_ts``: where the permanent slot starts, and sync after it."""
+
+    epoch: int
+    slot: str
+    start_ts: Ts
+    tables: tuple[TablePlan, ...]
+
+    def to_json(self) -> str:
+        fields = {"epoch": self.epoch, "slot": self.slot, "start_ts": self.start_ts}
+        return json.dumps({**fields, "tables": [table.to_fields() for table in self.tables]})
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        fields = json.loads(text)
+        tables = tuple(TablePlan.from_fields(table) for table in fields["tables"])
+        return cls(fields["epoch"], fields["slot"], Ts(fields["start_ts"]), tables)
+
+
+@dataclass(frozen=True, slots=True)
+class DoneChunk:
+    table_id: int
+    generation: int
+    number: int
+    files: tuple[StagedFile, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        fields = json.loads(text)
+        files = tuple(StagedFile(**file) for file in fields.pop("files"))
+        return cls(files=files, **fields)
+
+
+#: finished chunks of the generations that a plan counts, by table and number
+DoneChunks = dict[tuple[int, int], DoneChunk]
+
+
+class Manifest:
+    """The manifest of one changefeed's source. Blocking; ``uri`` is what goes into ``UnitRecord.manifest``."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory = directory
+
+    @classmethod
+    def for_source(cls, log_uri: str, *, changefeed: str, source: str) -> Self:
+        return cls(LogDirectory(log_uri, changefeed=changefeed, source=f"{source}-dump"))
+
+    @classmethod
+    def open(cls, uri: str) -> Self:
+        root, changefeed, source = uri.rsplit("/", 2)
+        return cls(LogDirectory(root, changefeed=changefeed, source=source))
+
+    @property
+    def uri(self) -> str:
+        return str(self._directory)
+
+    def read_plan(self) -> Plan | None:
+        """The newest plan, if a dump has ever got as far. :raises LogError: the storage refused."""
+        plans = [name for name in self._directory.names() if _PLAN.match(name)]
+        return Plan.from_json(self._read(max(plans))) if plans else None
+
+    def write_plan(self, plan: Plan) -> None:
+        """:raises LogError: the storage refused."""
+        self._write(f"plan-{plan.epoch:010d}.json", plan.to_json())
+
+    def read_done(self, plan: Plan) -> DoneChunks:
+        """The finished chunks that count under ``plan``. :raises LogError: the storage refused."""
+        generations = {table.record.table_id: table.generation for table in plan.tables}
+        done: DoneChunks = {}
+        for name in sorted(name for name in self._directory.names() if _DONE.match(name)):
+            for line in self._read(name).splitlines():
+                chunk = DoneChunk.from_json(line)
+                if generations.get(chunk.table_id) == chunk.generation:
+                    done[chunk.table_id, chunk.number] = chunk
+        return done
+
+    def write_done(self, epoch: int, number: int, chunks: Iterable[DoneChunk]) -> None:
+        """:raises LogError: the storage refused."""
+        self._write(f"done-{epoch:010d}-{number:06d}.jsonl", "".join(f"{chunk.to_json()}\n" for chunk in chunks))
+
+    def remove(self) -> None:
+        """When the changefeed is removed. :raises LogError: the storage refused."""
+        self._directory.remove_all()
+
+    def _read(self, name: str) -> bytes:
+        with open_input(self._directory.path_of(name)) as file:
+            return bytes(file.read())
+
+    def _write(self, name: str, text: str) -> None:
+        def fill(file: BinaryIO) -> None:
+            file.write(text.encode())
+
+        self._directory.write(name, fill)
+
+
+def read_manifest(uri: str) -> Iterator[tuple[TableRecord, TableSchema, list[StagedFile]]]:
+    """What a finished dump staged, table by table: the input of ``load``.
+
+    :raises LogError: there is no dump, or it is not finished.
+    """
+    manifest = Manifest.open(uri)
+    plan = manifest.read_plan()
+    if plan is None:
+        raise LogError(f"there is no dump at {uri}; is the log storage shared by all captures?")
+    done = manifest.read_done(plan)
+    for table in plan.tables:
+        numbers = range(table.chunks.count)
+        if missing := sum((table.record.table_id, number) not in done for number in numbers):
+            raise LogError(
+                f"{missing} chunks of {table.schema.qualified_name} are not in the dump at {uri}; run it again"
+            )
+        files = [file for number in numbers for file in done[table.record.table_id, number].files]
+        yield table.record, table.schema, files

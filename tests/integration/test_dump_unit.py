@@ -1,0 +1,329 @@
+"""The dump unit on a real PostgreSQL: what it stages and what the slot streams are the source, whatever interrupts."""
+
+import pickle
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import anyio
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from agent.errors import JobError, SourceUnreachableError
+from agent.ports import DELETE, TRUNCATE, Executor, Sink, StagedFile
+from agent.schema import TableSchema
+from agent.sources.postgres.decode import decode
+from agent.span_rows import key_changes
+from agent.units.dump import DumpProgress, DumpUnit
+from agent.units.dump_plan import DumpOrder
+from agent.units.manifest import Manifest, read_manifest
+from capture.embedded import EmbeddedPostgres
+from reactor.errors import WeirError
+from reactor.ids import Ts
+from reactor.records import SinkMode, TableRecord
+from tests import pgoutput
+
+T = TypeVar("T")
+U = TypeVar("U")
+Rows = dict[tuple[Any, ...], dict[str, Any]]
+
+
+class ParquetStage:
+    """Stages as a lake sink does: one Parquet file per chunk, named by the chunk."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        rows = list(batches)
+        if not rows:
+            return []
+        path = self._directory / f"{table.name}-{chunk_id}.parquet"
+        pq.write_table(pa.Table.from_batches(rows), path)
+        return [StagedFile(str(path), sum(batch.num_rows for batch in rows), path.stat().st_size)]
+
+
+@dataclass
+class InlineExecutor:
+    """Runs tasks here, over pickled values as Spark would; ``before`` may fail one, by its description."""
+
+    before: Callable[[str], None] = lambda _: None
+    descriptions: list[str] = field(default_factory=list)
+
+    @property
+    def has_read_all(self) -> bool:
+        """Whether every chunk of its (only) table was read once."""
+        _, _, count = self.descriptions[0].rpartition("/")
+        return len(set(self.descriptions)) == len(self.descriptions) == int(count)
+
+    def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str) -> list[U]:
+        self.descriptions.append(description)
+        self.before(description)
+        return [function(pickle.loads(pickle.dumps(descriptor))) for descriptor in descriptors]
+
+
+@dataclass
+class Source:
+    """A database of its own with published tables."""
+
+    postgres: EmbeddedPostgres
+    name: str
+    stage: Path
+
+    @property
+    def dsn(self) -> str:
+        return self.postgres.dsn(self.name)
+
+    def run(self, *statements: str) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def rows(self, table: str, key: Sequence[str]) -> Rows:
+        with psycopg.connect(self.dsn, row_factory=psycopg.rows.dict_row) as connection:
+            return {tuple(row[name] for name in key): row for row in connection.execute(f"SELECT * FROM {table}")}
+
+    def record(self, name: str, key: Sequence[str]) -> TableRecord:
+        return TableRecord(table_id=pgoutput.table_id(self.dsn, name), schema_name="public", name=name, key=tuple(key))
+
+    def unit(
+        self,
+        manifest: Manifest,
+        tables: Sequence[TableRecord],
+        *,
+        executor: Executor | None = None,
+        epoch: int = 1,
+        sink_mode: SinkMode = SinkMode.UPSERT,
+        on_progress: Callable[[DumpProgress], None] = lambda _: None,
+    ) -> DumpUnit:
+        order = DumpOrder(
+            source=self.postgres.uri(self.name),
+            slot=f"slot_{self.name}",
+            tables=tuple(tables),
+            sink_mode=sink_mode,
+            open_sink=cast("Callable[[], Sink]", partial(ParquetStage, self.stage)),
+            epoch=epoch,
+            chunk_rows=1_000,
+            parallel=2,
+        )
+        return DumpUnit(order, manifest, executor or InlineExecutor(), on_progress=on_progress)
+
+    def replayed(self, manifest: Manifest, name: str, key: Sequence[str]) -> Rows:
+        """The staged rows, then every change above the table's ``start_ts``: what an upsert sink comes to hold."""
+        [(record, schema, files)] = [entry for entry in read_manifest(manifest.uri) if entry[0].name == name]
+        rows: Rows = {}
+        for file in files:
+            for row in pq.read_table(file.path).to_pylist():
+                place = tuple(row[part] for part in key)
+                assert place not in rows, "a chunk overlaps another"
+                rows[place] = row
+        events = pgoutput.read_events(self.dsn, f"slot_{self.name}", "p", is_binary=True).get(record.table_id, [])
+        if events := [event for event in events if event.commit_ts > record.start_ts]:
+            _apply(rows, schema, events, key)
+        return rows
+
+
+def _apply(rows: Rows, schema: TableSchema, events: list[pgoutput.Event], key: Sequence[str]) -> None:
+    changes = decode(schema, pgoutput.as_batch(events))
+    after = changes.after.to_pylist()
+    before = changes.before.to_pylist() if changes.before is not None else after
+    moved = key_changes(changes, key)
+    for i, op in enumerate(changes.op):
+        if op == TRUNCATE:
+            rows.clear()
+        if op == DELETE or moved[i]:
+            rows.pop(tuple(before[i][part] for part in key), None)
+        if op not in (DELETE, TRUNCATE):
+            rows[tuple(after[i][part] for part in key)] = after[i]
+
+
+@pytest.fixture
+def source(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Source]:
+    name = f"dump_{uuid.uuid4().hex[:8]}"
+    postgres.create_database(name)
+    found = Source(postgres, name, tmp_path)
+    found.run(
+        "CREATE TABLE keyed (id int PRIMARY KEY, v text, n numeric(10,2))",
+        "CREATE TABLE pair (a int, b text, v int, PRIMARY KEY (a, b))",
+        "CREATE TABLE loose (v int, tags int[], span interval)",
+        "CREATE TABLE empty (id int PRIMARY KEY)",
+        "INSERT INTO keyed SELECT n, 'row ' || n, n / 4.0 FROM generate_series(1, 4500) n",
+        "INSERT INTO pair SELECT n, 'b' || n % 7, n FROM generate_series(1, 3500) n",
+        "INSERT INTO loose SELECT n % 10, ARRAY[n], make_interval(hours => n) FROM generate_series(1, 100) n",
+        "CREATE PUBLICATION p FOR ALL TABLES",
+        "ANALYZE",
+    )
+    yield found
+    with psycopg.connect(found.dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [name]
+        )
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    return Manifest.for_source(str(tmp_path / "log"), changefeed="feed", source="source")
+
+
+_CHANGES = (
+    "UPDATE keyed SET v = v || '!' WHERE id % 3 = 0",
+    "DELETE FROM keyed WHERE id % 10 = 1",
+    "UPDATE keyed SET id = id + 100000 WHERE id % 500 = 0",
+    "INSERT INTO keyed SELECT n, 'new', NULL FROM generate_series(5000, 5100) n",
+    "UPDATE pair SET v = -v WHERE a % 2 = 0",
+    "DELETE FROM pair WHERE a > 3400",
+)
+
+
+def test_staged_rows_and_the_stream_after_them_are_the_source(source: Source, manifest: Manifest) -> None:
+    progress: list[DumpProgress] = []
+    tables = [source.record("keyed", ["id"]), source.record("pair", ["a", "b"]), source.record("empty", ["id"])]
+
+    class Writing(InlineExecutor):
+        def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str) -> list[U]:
+            if description == "dump public.keyed 3/5":
+                source.run(*_CHANGES)
+            return super().map(function, descriptors, description=description)
+
+    result = source.unit(manifest, tables, executor=Writing(), on_progress=progress.append).run_blocking()
+
+    assert source.replayed(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
+    assert source.replayed(manifest, "pair", ["a", "b"]) == source.rows("pair", ["a", "b"])
+    assert source.replayed(manifest, "empty", ["id"]) == {}
+    assert (result.rows_done, result.rows_total) == (8000, 8000)
+    assert {table.start_ts for table in result.tables} == {result.start_ts}
+    assert [step.rows_done for step in progress] == sorted(step.rows_done for step in progress)
+    assert len(progress) > 8
+
+
+def test_types_without_a_binary_form_are_staged_as_their_text(source: Source, manifest: Manifest) -> None:
+    source.unit(manifest, [source.record("loose", [])]).run_blocking()
+    [(_, _, files)] = read_manifest(manifest.uri)
+    rows = [row for file in files for row in pq.read_table(file.path).to_pylist()]
+    assert len(rows) == 100
+    assert {"v": 1, "tags": "{51}", "span": "51:00:00"} in rows
+
+
+def _interrupted(source: Source, manifest: Manifest, tables: Sequence[TableRecord], *, at: str, mode: SinkMode) -> None:
+    def fail(description: str) -> None:
+        if description == at:
+            raise WeirError("killed")
+
+    with pytest.raises(WeirError, match="killed"):
+        source.unit(manifest, tables, executor=InlineExecutor(fail), sink_mode=mode).run_blocking()
+
+
+def test_a_resumed_dump_keeps_chunks_by_key_and_replay_mends_their_two_moments(
+    source: Source, manifest: Manifest
+) -> None:
+    tables = [source.record("keyed", ["id"]), source.record("pair", ["a", "b"])]
+    _interrupted(source, manifest, tables, at="dump public.keyed 4/5", mode=SinkMode.UPSERT)
+    source.run(*_CHANGES)
+    executor = InlineExecutor()
+    result = source.unit(manifest, tables, executor=executor, epoch=2).run_blocking()
+    source.run("UPDATE keyed SET n = 0 WHERE id % 7 = 0", "UPDATE pair SET v = 1 WHERE a < 50")
+
+    read_again = [description for description in executor.descriptions if "keyed" in description]
+    assert 1 <= len(read_again) < 5
+    keyed, pair = result.tables
+    assert keyed.start_ts == result.start_ts < keyed.consistent_ts
+    assert source.replayed(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
+    assert pair.start_ts == keyed.consistent_ts
+    assert source.replayed(manifest, "pair", ["a", "b"]) == source.rows("pair", ["a", "b"])
+
+
+def test_a_table_that_is_cut_by_blocks_is_read_again_as_a_whole(source: Source, manifest: Manifest) -> None:
+    tables = [source.record("pair", ["a", "b"])]
+    _interrupted(source, manifest, tables, at="dump public.pair 4/4", mode=SinkMode.UPSERT)
+    source.run(*_CHANGES)
+    executor = InlineExecutor()
+    result = source.unit(manifest, tables, executor=executor, epoch=2).run_blocking()
+    assert executor.has_read_all
+    assert result.tables[0].start_ts > result.start_ts
+    assert source.replayed(manifest, "pair", ["a", "b"]) == source.rows("pair", ["a", "b"])
+
+
+def test_a_changelog_table_is_read_again_as_a_whole(source: Source, manifest: Manifest) -> None:
+    tables = [source.record("keyed", ["id"])]
+    _interrupted(source, manifest, tables, at="dump public.keyed 5/5", mode=SinkMode.CHANGELOG)
+    executor = InlineExecutor()
+    source.unit(manifest, tables, executor=executor, epoch=2, sink_mode=SinkMode.CHANGELOG).run_blocking()
+    assert executor.has_read_all
+
+
+def test_a_failed_chunk_is_tried_again_under_the_same_snapshot(source: Source, manifest: Manifest) -> None:
+    failures = iter([JobError("a task died"), JobError("a task died")])
+
+    def fail(description: str) -> None:
+        if description == "dump public.keyed 2/5" and (error := next(failures, None)):
+            raise error
+
+    result = source.unit(manifest, [source.record("keyed", ["id"])], executor=InlineExecutor(fail)).run_blocking()
+    assert result.rows_done == 4500
+    assert result.tables[0].consistent_ts == 0
+
+
+def test_a_lost_snapshot_ends_the_run_and_the_next_one_goes_on(source: Source, manifest: Manifest) -> None:
+    def lose(description: str) -> None:
+        if description == "dump public.keyed 3/5":
+            source.run("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE backend_type = 'walsender'")
+
+    tables = [source.record("keyed", ["id"])]
+    with pytest.raises(SourceUnreachableError, match="snapshot was lost") as caught:
+        source.unit(manifest, tables, executor=InlineExecutor(lose)).run_blocking()
+    assert caught.value.retryable
+    assert source.unit(manifest, tables, epoch=2).run_blocking().rows_done == 4500
+
+
+def test_a_slot_that_no_plan_knows_is_made_anew(source: Source, manifest: Manifest) -> None:
+    pgoutput.create_slot(source.dsn, f"slot_{source.name}")
+    source.run("INSERT INTO keyed VALUES (9000, 'before the dump', 0)")
+    source.unit(manifest, [source.record("keyed", ["id"])]).run_blocking()
+    assert source.replayed(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
+
+
+def test_a_slot_that_moved_on_makes_the_dump_start_over(source: Source, manifest: Manifest) -> None:
+    tables = [source.record("keyed", ["id"])]
+    _interrupted(source, manifest, tables, at="dump public.keyed 5/5", mode=SinkMode.UPSERT)
+    source.run(*_CHANGES)
+    pgoutput.read_events(source.dsn, f"slot_{source.name}", "p", is_binary=True, consume=True)
+    executor = InlineExecutor()
+    source.unit(manifest, tables, executor=executor, epoch=2).run_blocking()
+    assert executor.has_read_all
+    assert source.replayed(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
+
+
+def test_a_finished_dump_is_not_done_again(source: Source, manifest: Manifest) -> None:
+    tables = [source.record("keyed", ["id"])]
+    first = source.unit(manifest, tables).run_blocking()
+    executor = InlineExecutor()
+    assert source.unit(manifest, tables, executor=executor, epoch=2).run_blocking() == first
+    assert executor.descriptions == []
+
+
+async def test_a_cancelled_dump_leaves_nothing_running_and_keeps_what_it_has(
+    source: Source, manifest: Manifest
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def pause(description: str) -> None:
+        if description == "dump public.keyed 2/5":
+            begun.set()
+            may_go_on.wait(10)
+
+    tables = [source.record("keyed", ["id"])]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(source.unit(manifest, tables, executor=InlineExecutor(pause)).run)
+        await anyio.to_thread.run_sync(begun.wait)
+        tasks.cancel_scope.cancel()
+        may_go_on.set()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("weir-dump")]
+    plan = manifest.read_plan()
+    assert plan is not None
+    assert 2 <= len(manifest.read_done(plan)) < 5
