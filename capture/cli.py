@@ -75,6 +75,18 @@ def version(json: Json = False) -> None:
         console.print_line(f"weir {installed_version()}")
 
 
+@app.command(hidden=True)
+def java(json: Json = False) -> None:
+    """Print the Java that Spark will use, or what is wrong with it."""
+    from agent.java import find_java
+
+    path = str(find_java())
+    if json:
+        console.print_json({"java": path})
+    else:
+        console.print_line(path)
+
+
 @app.command()
 def server(
     config: Annotated[

@@ -1,0 +1,61 @@
+"""``python -m benchmarks [NAME...] [--json]``: run benchmarks, each with its peer in the same run, and print the figures.
+
+A benchmark is a module of this package with ``run() -> dict``; ``decode_postgres`` is called ``decode-postgres``. The
+dictionary has ``ratio`` (ours to the peer's), both raw figures, and what was run.
+"""
+
+import argparse
+import importlib
+import json
+import pkgutil
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import benchmarks
+
+
+def names() -> list[str]:
+    modules = (module.name for module in pkgutil.iter_modules(benchmarks.__path__))
+    return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+
+
+def run(name: str) -> dict[str, Any]:
+    module = importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
+    return dict(module.run())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks with their peers.")
+    parser.add_argument("name", nargs="*", metavar="NAME", help=f"one of: {', '.join(names())}; none: all")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    arguments = parser.parse_args()
+    wanted = arguments.name or names()
+    for name in wanted:
+        if name not in names():
+            sys.stderr.write(f"error: no benchmark {name!r}; there are {', '.join(names())}\n")
+            return 2
+    results: dict[str, Mapping[str, Any]] = {}
+    for name in wanted:
+        sys.stderr.write(f"{name} …\n")
+        results[name] = run(name)
+        if not arguments.json:
+            _print(name, results[name])
+    if arguments.json:
+        document: object = results[wanted[0]] if len(arguments.name) == 1 else results
+        sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
+    return 0
+
+
+def _print(name: str, figures: Mapping[str, Any]) -> None:
+    table = Table(title=name, title_justify="left", show_header=False)
+    for key, value in figures.items():
+        table.add_row(key.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else str(value))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
