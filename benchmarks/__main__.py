@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME...] [--json]``: run benchmarks, each with its peer in the same run, and print the figures.
+"""``python -m benchmarks [NAME...] [--json]``: run benchmarks, each with its peer, and print the figures.
 
 A benchmark is a module of this package with ``run() -> dict``; ``decode_postgres`` is called ``decode-postgres``. The
 dictionary has ``ratio`` (ours to the peer's), both raw figures, and what was run.

@@ -4,6 +4,7 @@ The layers themselves are in pyproject.toml (import-linter) and run with ``make 
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,7 +122,7 @@ def test_decisions_have_no_coroutines(path: Path) -> None:
 
 
 def test_nothing_is_left_undone() -> None:
-    words = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "NotImplemented" + "Error")
+    undone = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|raise NotImplemented" + "Error")
     for path in FILES:
         for number, line in enumerate(path.read_text().splitlines(), start=1):
-            assert not any(word in line for word in words), f"{name_of(path)}:{number}: {line.strip()}"
+            assert not undone.search(line), f"{name_of(path)}:{number}: {line.strip()}"
