@@ -53,6 +53,7 @@ class Agent:
         self.is_barrier_known = False
         self._untold: set[TableSpan] = set()
         self._worker_told: WorkerStatus | None = None
+        self._liveness_told = Liveness.ALIVE
         #: the processor epoch that the owner has named: proof that it has had a full answer from this run
         self._epoch_known = ""
 
@@ -94,6 +95,7 @@ class Agent:
         """Tell the owner, unasked, what has changed; nothing when nothing has or nobody is there to be told."""
         worker = self._worker()
         is_news = worker is not None and _without_progress(worker) != self._worker_told
+        is_news = is_news or self.liveness is not self._liveness_told
         if self.gate.owner.id is None or not (self._untold or is_news):
             return []
         return [self._respond([])]
@@ -143,6 +145,7 @@ class Agent:
         self._untold.clear()
         worker = self._worker()
         self._worker_told = _without_progress(worker) if worker else None
+        self._liveness_told = self.liveness
         return self._send(HeartbeatResponse(tuple(statuses), self.liveness, worker))
 
     def _worker(self) -> WorkerStatus | None:
