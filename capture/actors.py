@@ -28,7 +28,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from capture.errors import ActorDeadError, AskTimeoutError, MailboxFullError
+from capture.errors import ActorDeadError, AskTimeoutError, MailboxFullError, root_cause
 from reactor.errors import WeirError
 
 M = TypeVar("M")
@@ -423,12 +423,3 @@ class ActorSystem:
             return await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
             raise root_cause(group) from None
-
-
-def root_cause(error: BaseException) -> BaseException:
-    """The one thing that a task group wrapped; several stay a group, but without those that only met a dead actor."""
-    if isinstance(error, BaseExceptionGroup):
-        error = error.split(ActorDeadError)[1] or error
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

@@ -20,6 +20,7 @@ ChangefeedNotFoundError        no changefeed has that id
 CaptureNotFoundError           no capture has that id
 JobRefusedError                the owner refuses what an operator asked for, and says why
 ServerUnreachableError         the command line finds no server at ``--server`` (retryable)
+ProcessorCrashedError          a bug of ours ended a processor; its changefeed is tried again (retryable)
 EmbeddedError                  an embedded etcd or PostgreSQL did not start or has died
 """
 
@@ -122,3 +123,18 @@ class ServerUnreachableError(errors.WeirError):
 
 class EmbeddedError(errors.WeirError):
     """An embedded etcd or PostgreSQL did not start, or has died."""
+
+
+class ProcessorCrashedError(errors.WeirError):
+    """A bug of ours ended a processor; the log has the traceback, and the changefeed is tried again."""
+
+    retryable = True
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The one thing that a task group wrapped; several stay a group, but without those that only met a dead actor."""
+    if isinstance(error, BaseExceptionGroup):
+        error = error.split(ActorDeadError)[1] or error
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

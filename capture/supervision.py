@@ -18,7 +18,8 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from capture.actors import MAILBOX_SIZE, Actor, ActorRef, Cell, Child, ChildT, M, root_cause
+from capture.actors import MAILBOX_SIZE, Actor, ActorRef, Cell, Child, ChildT, M
+from capture.errors import root_cause
 
 _log = structlog.get_logger()
 

@@ -1,0 +1,143 @@
+"""The order of messages, and that none is lost: the two ends of one (sender, receiver, topic), without any I/O.
+
+    Outbox                                            Inbox
+    add ──► unsent ──take──► sent ──────Data────────► accept: next in order is new, older is a duplicate
+              ▲               │                          │
+              └────rewind─────┤  (new connection)        ▼ handled
+                              └◄────────Ack───────── everything up to ``handled``
+
+An outbox keeps a message until the receiver has *handled* it. So nothing is lost with a connection, and the window that
+bounds what is kept here bounds what waits at the receiver, too: a slow handler there makes senders here wait. After a
+reconnect everything unacknowledged is sent again; the inbox drops what it has accepted before.
+"""
+
+from collections import deque
+
+from capture.errors import FrameError
+
+
+class Outbox:
+    """What is owed to one peer on one topic: encoded frames in the order of their numbers, the first of which is 1."""
+
+    def __init__(self, topic: str, *, window: int, window_bytes: int) -> None:
+        self.topic = topic
+        self.window = window
+        self._window_bytes = window_bytes
+        self._sent: deque[bytes] = deque()
+        self._unsent: deque[bytes] = deque()
+        self._acked = 0
+        self._sent_max = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._sent) + len(self._unsent)
+
+    @property
+    def bytes_kept(self) -> int:
+        return self._bytes
+
+    @property
+    def next_seq(self) -> int:
+        return self._acked + len(self) + 1
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    @property
+    def has_room(self) -> bool:
+        """A single message always finds room, however large."""
+        return not len(self) or (len(self) < self.window and self._bytes < self._window_bytes)
+
+    def add(self, frame: bytes) -> None:
+        """Owe the frame that carries ``next_seq``."""
+        self._unsent.append(frame)
+        self._bytes += len(frame)
+
+    def take(self, bytes_limit: int) -> list[bytes]:
+        """Unsent frames, up to about ``bytes_limit``, which count as sent from now on.
+
+        Never more than the window is under way: it may have shrunk since they were added.
+        """
+        taken: list[bytes] = []
+        size = 0
+        while self._unsent and size < bytes_limit and len(self._sent) < self.window:
+            frame = self._unsent.popleft()
+            self._sent.append(frame)
+            taken.append(frame)
+            size += len(frame)
+        self._sent_max = max(self._sent_max, self._acked + len(self._sent))
+        return taken
+
+    def acknowledge(self, seq: int) -> int:
+        """Forget everything up to ``seq``; returns how many that were.
+
+        :raises FrameError: the peer acknowledges what was never sent to it.
+        """
+        if seq > self._sent_max:
+            raise FrameError(f"message {seq} of {self.topic} was acknowledged but never sent")
+        count = max(seq - self._acked, 0)
+        for _ in range(count):
+            # after a rewind, what was handled on the last connection may still wait to be sent on this one
+            frame = self._sent.popleft() if self._sent else self._unsent.popleft()
+            self._bytes -= len(frame)
+        self._acked += count
+        return count
+
+    def rewind(self) -> int:
+        """A new connection: everything unacknowledged is to be sent again. Returns how many were sent before."""
+        count = len(self._sent)
+        self._unsent.extendleft(reversed(self._sent))
+        self._sent.clear()
+        return count
+
+
+class Inbox:
+    """What one sender has sent on one topic, by numbers."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self._accepted: int | None = None
+        self._handled = 0
+        self._reported = 0
+        self.duplicates = 0
+
+    @property
+    def waiting(self) -> int:
+        return (self._accepted or 0) - self._handled
+
+    @property
+    def unreported(self) -> int:
+        """Handled, but not yet acknowledged."""
+        return self._handled - self._reported
+
+    def accept(self, seq: int) -> bool:
+        """Whether the message is new; a duplicate is counted and to be dropped.
+
+        The first number may be any: a sender starts with the oldest one that nobody has acknowledged.
+
+        :raises FrameError: messages before it are missing; the sender must start over from its oldest.
+        """
+        if self._accepted is None:
+            self._accepted = self._handled = self._reported = seq - 1
+        if seq <= self._accepted:
+            self.duplicates += 1
+            return False
+        if seq != self._accepted + 1:
+            raise FrameError(f"messages {self._accepted + 1} to {seq - 1} of {self.topic} are missing")
+        self._accepted = seq
+        return True
+
+    def handled(self) -> None:
+        """The oldest waiting message is done with."""
+        self._handled += 1
+
+    def report(self) -> int:
+        """The number to acknowledge."""
+        self._reported = self._handled
+        return self._handled
+
+    def take_back(self) -> None:
+        """The newest message found no place: it was not accepted after all."""
+        assert self.waiting > 0, "only what was just accepted can be taken back"
+        self._accepted = self._handled + self.waiting - 1
