@@ -4,6 +4,8 @@ A first run creates the permanent slot with its exported snapshot, plans chunks 
 them: one small job per chunk, ``parallel`` at a time, so that progress shows chunk by chunk and a slow chunk holds up
 nobody. What is finished goes into the manifest (``agent.units.manifest``) within a second.
 
+While it reads, a session under the same snapshot keeps the tables locked against rewrites, as pg_dump does.
+
 A chunk that fails is tried again under the same snapshot while the exporting connection lives. When the run itself is
 lost, so is the snapshot, and the next run exports a new one, at L2, through a temporary slot (the permanent slot, at
 L1, keeps the changes since). Then, table by table:
@@ -32,6 +34,7 @@ import structlog
 from agent.ports import Executor
 from agent.sources.postgres.connection import connect
 from agent.sources.postgres.export import ExportedSnapshot, create_slot, drop_slot, slot_position
+from agent.sources.postgres.snapshot import session
 from agent.sources.postgres.uri import parse_uri
 from agent.units.chunk_run import ChunkRun
 from agent.units.dump_plan import DumpOrder, is_complete, plan_tables
@@ -101,9 +104,9 @@ class DumpUnit:
         if previous and all(is_complete(table, done) for table in previous.tables):
             return self._progress(previous, done)
         is_resumed = self._prepare_slot(previous)
-        with self._export(is_resumed=is_resumed) as export:
-            known = previous if is_resumed else None
-            plan = plan_tables(self._order, export, previous=known, done=done)
+        known = previous if is_resumed else None
+        with self._export(is_resumed=is_resumed) as export, session(self._target, export.snapshot) as guard:
+            plan = plan_tables(self._order, guard, start_ts=export.start_ts, previous=known, done=done)
             self._manifest.write_plan(plan)
             done = self._manifest.read_done(plan)
             self._on_progress(self._progress(plan, done))

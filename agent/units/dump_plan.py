@@ -3,17 +3,16 @@
 The rules of going on, and why they are right, stand in ``agent.units.dump``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agent.errors import SourceUnreachableError
 from agent.ports import Sink
 from agent.schema import TableSchema
 from agent.sources.postgres.catalog import read_schemas
 from agent.sources.postgres.chunks import PlanKind, plan_chunks
 from agent.sources.postgres.connection import Connection
-from agent.sources.postgres.export import ExportedSnapshot
-from agent.sources.postgres.snapshot import session
-from agent.sources.postgres.uri import parse_uri
+from agent.sources.postgres.sql import qualified
 from agent.units.manifest import DoneChunks, Plan, TablePlan
 from reactor.ids import Ts
 from reactor.records import SinkMode, TableRecord
@@ -42,16 +41,19 @@ def is_complete(table: TablePlan, done: DoneChunks) -> bool:
     return all((table.record.table_id, number) in done for number in range(table.chunks.count))
 
 
-def plan_tables(order: DumpOrder, export: ExportedSnapshot, *, previous: Plan | None, done: DoneChunks) -> Plan:
-    """Plan all tables of the order under the exported snapshot; ``previous`` is given when its slot still stands.
+def plan_tables(
+    order: DumpOrder, connection: Connection, *, start_ts: Ts, previous: Plan | None, done: DoneChunks
+) -> Plan:
+    """Plan all tables of the order in the connection's transaction, which stands under the snapshot of ``start_ts``.
 
-    :raises SourceError: a table is gone, or the source failed.
+    The tables to read are locked against rewrites for as long as the transaction lasts. ``previous`` is given when its
+    slot still stands.
+
+    :raises SourceError: a table is gone or was rewritten just now, or the source failed.
     """
     known = {table.record.table_id: table for table in previous.tables} if previous else {}
-    with session(parse_uri(order.source), export.snapshot) as connection:
-        planner = _Planner(order, connection, export.start_ts, known, done)
-        tables = planner.plan()
-    return Plan(order.epoch, order.slot, previous.start_ts if previous else export.start_ts, tables)
+    tables = _Planner(order, connection, start_ts, known, done).plan()
+    return Plan(order.epoch, order.slot, previous.start_ts if previous else start_ts, tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class _Planner:
     def plan(self) -> tuple[TablePlan, ...]:
         unfinished = [record.table_id for record in self.order.tables if not self._is_finished(record.table_id)]
         schemas = read_schemas(self.connection, unfinished)
+        _lock(self.connection, list(schemas.values()))
         return tuple(
             self._plan_table(record, schemas[record.table_id])
             if record.table_id in schemas
@@ -97,3 +100,19 @@ class _Planner:
         is_started = any((table.record.table_id, number) in self.done for number in range(table.chunks.count))
         is_mended_by_replay = self.order.sink_mode is SinkMode.UPSERT and table.chunks.kind is PlanKind.KEYS
         return is_started and is_mended_by_replay and table.schema == schema
+
+
+def _lock(connection: Connection, schemas: Sequence[TableSchema]) -> None:
+    """Hold off what snapshots do not protect from: a table that is rewritten (ALTER, TRUNCATE) seems empty to them."""
+    if not schemas:
+        return
+    names = ", ".join(f"ONLY {qualified(schema.schema_name, schema.name)}" for schema in schemas)
+    connection.query(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
+    # The catalog's row is read under the snapshot, the function's answer is of now.
+    ids = ", ".join(str(schema.table_id) for schema in schemas)
+    rewritten = connection.query(
+        "SELECT oid::regclass FROM pg_catalog.pg_class "
+        f"WHERE oid IN ({ids}) AND relkind = 'r' AND relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(oid)"
+    )
+    if rewritten:
+        raise SourceUnreachableError(f"{rewritten[0][0]} was rewritten while the dump began; it starts again by itself")

@@ -19,9 +19,11 @@ from agent.errors import JobError, SourceUnreachableError
 from agent.ports import DELETE, TRUNCATE, Executor, Sink, StagedFile
 from agent.schema import TableSchema
 from agent.sources.postgres.decode import decode
+from agent.sources.postgres.export import create_slot
+from agent.sources.postgres.snapshot import session
 from agent.span_rows import key_changes
 from agent.units.dump import DumpProgress, DumpUnit
-from agent.units.dump_plan import DumpOrder
+from agent.units.dump_plan import DumpOrder, plan_tables
 from agent.units.manifest import Manifest, read_manifest
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
@@ -47,6 +49,10 @@ class ParquetStage:
         path = self._directory / f"{table.name}-{chunk_id}.parquet"
         pq.write_table(pa.Table.from_batches(rows), path)
         return [StagedFile(str(path), sum(batch.num_rows for batch in rows), path.stat().st_size)]
+
+
+def _no_sink() -> Sink:
+    raise AssertionError("nothing is staged")
 
 
 @dataclass
@@ -279,6 +285,26 @@ def test_a_lost_snapshot_ends_the_run_and_the_next_one_goes_on(source: Source, m
         source.unit(manifest, tables, executor=InlineExecutor(lose)).run_blocking()
     assert caught.value.retryable
     assert source.unit(manifest, tables, epoch=2).run_blocking().rows_done == 4500
+
+
+@pytest.mark.parametrize("rewrite", ["TRUNCATE keyed", "ALTER TABLE keyed ALTER COLUMN id TYPE bigint"])
+def test_a_table_that_was_rewritten_since_the_snapshot_is_not_read_as_empty(source: Source, rewrite: str) -> None:
+    uri = source.postgres.uri(source.name)
+    order = DumpOrder(uri, "", (source.record("keyed", ["id"]),), SinkMode.UPSERT, _no_sink, epoch=1)
+    with create_slot(uri, f"slot_{source.name}") as export:
+        source.run(rewrite)
+        with session(uri, export.snapshot) as guard, pytest.raises(SourceUnreachableError, match="keyed was rewritten"):
+            plan_tables(order, guard, start_ts=export.start_ts, previous=None, done={})
+
+
+def test_tables_cannot_be_rewritten_while_they_are_read(source: Source, manifest: Manifest) -> None:
+    def truncate(description: str) -> None:
+        if description == "dump public.keyed 4/5":
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                source.run("SET lock_timeout = '50ms'", "TRUNCATE keyed")
+
+    tables = [source.record("keyed", ["id"])]
+    assert source.unit(manifest, tables, executor=InlineExecutor(truncate)).run_blocking().rows_done == 4500
 
 
 def test_a_slot_that_no_plan_knows_is_made_anew(source: Source, manifest: Manifest) -> None:
