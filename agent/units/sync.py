@@ -15,6 +15,7 @@ from functools import partial
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream
@@ -181,6 +182,7 @@ class SyncUnit:
                 pass  # the other half has failed, and said why
             finally:
                 send.close()
+        await anyio.lowlevel.checkpoint_if_cancelled()  # then there need not be a failure
         raise failures[0]
 
     async def _append_all(

@@ -1,0 +1,215 @@
+"""A sync unit on a real PostgreSQL, its log in a directory, its head in the in-memory etcd; and an oracle beside it.
+
+The oracle is a second slot on the same database: what the server gives for it through SQL must be what the log holds,
+event for event and byte for byte.
+"""
+
+import itertools
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from agent.log import segment
+from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.reader import LogReader
+from agent.log.storage import LogDirectory
+from agent.schema import TableSchema
+from agent.settings import SyncSettings
+from agent.sources.postgres.connection import Connection, connect
+from agent.sources.postgres.lsn import parse_lsn
+from agent.sources.postgres.slots import Names, create_slot, ensure_publications, names_for
+from agent.units.sync import SyncSource, SyncUnit
+from capture.embedded import EmbeddedPostgres
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.keys import LogKey
+from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.records import LogHead, TableRecord
+
+_numbers = itertools.count()
+_KEY = LogKey("c", "default", ChangefeedId("feed"), "postgresql")
+
+#: table id, commit Ts, ordinal, the message's bytes
+LoggedEvent = tuple[int, int, int, bytes]
+
+
+@dataclass
+class SyncRig:
+    """One database with publications, a slot for the unit and one for the oracle."""
+
+    database: EmbeddedPostgres
+    name: str
+    uri: str
+    names: Names
+    tables: tuple[TableRecord, ...]
+    start_ts: Ts
+    directory: LogDirectory
+    binary: bool = True
+    etcd: MemoryEtcd = field(default_factory=MemoryEtcd)
+    settings: SyncSettings = field(default_factory=SyncSettings)
+    checkpoint_ts: int = 0
+    retention_s: float = 600.0
+
+    def execute(self, sql: str) -> None:
+        with connect(self.uri) as connection:
+            connection.query(sql)
+
+    def store(self) -> EtcdHeadStore:
+        return EtcdHeadStore(MemoryClient(self.etcd), _KEY)
+
+    def unit(self, capture: str = "a", *, system_id: str = "") -> SyncUnit:
+        return SyncUnit(
+            SyncSource(self.uri, self.names, self.tables, self.start_ts, system_id, 1),
+            writer=LogWriter(self.store(), capture=CaptureId(capture)),
+            directory=self.directory,
+            checkpoint=lambda: Ts(self.checkpoint_ts),
+            retention_s=self.retention_s,
+            settings=self.settings,
+        )
+
+    @asynccontextmanager
+    async def running(self, unit: SyncUnit | None = None) -> AsyncIterator[SyncUnit]:
+        unit = unit or self.unit()
+        async with anyio.create_task_group() as group:
+            group.start_soon(unit.run)
+            yield unit
+            group.cancel_scope.cancel()
+
+    def head(self) -> LogHead:
+        item = self.etcd.get(str(_KEY))
+        return LogHead.decode(item.value, key=str(_KEY)) if item else LogHead()
+
+    async def wait_resolved(self, *, timeout_s: float = 60.0) -> LogHead:
+        """Until the log has everything that is committed now."""
+        with connect(self.uri) as connection:
+            # a record of our own behind everything: the server says nothing about positions without one
+            (lsn,) = connection.query("SELECT pg_logical_emit_message(false, 'test', 'x')")[0]
+        return await self.wait_head(lambda head: head.resolved_ts >= parse_lsn(lsn or "") - 1, timeout_s=timeout_s)
+
+    async def wait_head(self, condition: Callable[[LogHead], bool], *, timeout_s: float = 60.0) -> LogHead:
+        with anyio.fail_after(timeout_s):
+            async with MemoryClient(self.etcd).watch_prefix(str(_KEY), start_revision=1) as batches:
+                async for batch in batches:
+                    if batch.events and condition(head := self.head()):
+                        return head
+        raise AssertionError("the watch ended")
+
+    async def kill_walsender(self) -> None:
+        """End the unit's session at the server, as soon as there is one."""
+        with connect(self.uri) as connection:
+            await wait_until(
+                lambda: bool(
+                    connection.query(
+                        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+                        f"WHERE slot_name = '{self.names.slot}' AND active_pid IS NOT NULL"
+                    )
+                )
+            )
+
+    def logged(self) -> list[LoggedEvent]:
+        """Every event of the log up to its resolved Ts, in log order."""
+        head = self.head()
+        found = []
+        for ref in LogReader(self.directory).segments(head, Ts(0), head.resolved_ts):
+            events = _events_of(ref.path)
+            assert events, "no segment is empty"
+            assert ref.tables == {event[0] for event in events}
+            assert ref.first_ts == min(event[1] for event in events)
+            assert ref.last_ts == max(event[1] for event in events)
+            found += [event for event in events if event[1] <= head.resolved_ts]
+        return sorted(found, key=lambda event: event[1:3])
+
+    def schemas(self) -> list[TableSchema]:
+        """The schema of every batch of the log, in log order."""
+        paths = (self.directory.path_of(name) for name in sorted(self.directory.names()))
+        return [schema for path in paths for schema, _, _ in segment.read_batches(path)]
+
+    def expected(self) -> list[LoggedEvent]:
+        """The same, as the oracle's slot tells it; may be asked once."""
+        publications = ",".join(
+            name for name in (self.names.publication, self.names.publication + "_append") if self._has(name)
+        )
+        with connect(self.uri) as connection:
+            rows = connection.query(
+                "SELECT data FROM pg_logical_slot_get_binary_changes('oracle_" + self.name + "', NULL, NULL, "
+                f"'proto_version', '1', 'publication_names', '{publications}', 'binary', '{str(self.binary).lower()}')",
+                timeout_s=120,
+            )
+        return _oracle_events(bytes.fromhex((row[0] or "")[2:]) for row in rows)
+
+    def _has(self, publication: str) -> bool:
+        with connect(self.uri) as connection:
+            return bool(connection.query(f"SELECT 1 FROM pg_publication WHERE pubname = '{publication}'"))
+
+
+async def wait_until(condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
+    """For what happens in another process or thread, where there is no event to wait for."""
+    with anyio.fail_after(timeout_s):
+        while not condition():  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+def make_rig(
+    postgres: EmbeddedPostgres, path: Path, schema_sql: str, tables: Sequence[str], *, binary: bool = True
+) -> SyncRig:
+    """``schema_sql`` makes the tables; ``tables`` names those that are replicated."""
+    name = f"sync{next(_numbers)}_{path.name}".replace("-", "_").lower()[:40]
+    postgres.create_database(name)
+    uri = postgres.uri(name)
+    names = names_for("t", name.replace("_", "-"))
+    with connect(uri) as connection:
+        connection.query(schema_sql)
+        records = tuple(_record(connection, table) for table in tables)
+        ensure_publications(connection, names, records)
+    with connect(uri, replication=True) as connection:
+        create_slot(connection, f"oracle_{name}")
+        start_ts = create_slot(connection, names.slot).start_ts
+    directory = LogDirectory(str(path / "log"), changefeed="feed", source="postgresql")
+    return SyncRig(postgres, name, uri, names, records, start_ts, directory, binary)
+
+
+def drop_slots(rig: SyncRig) -> None:
+    """The server has few of them."""
+    with connect(rig.uri) as connection:
+        for slot in (rig.names.slot, f"oracle_{rig.name}"):
+            connection.query(
+                "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots "
+                f"WHERE slot_name = '{slot}' AND active_pid IS NOT NULL"
+            )
+            connection.query(
+                f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}'"
+            )
+
+
+def _record(connection: Connection, table: str) -> TableRecord:
+    (oid,) = connection.query(f"SELECT '{table}'::regclass::oid::int8")[0]
+    return TableRecord(table_id=int(oid or 0), schema_name="public", name=table)
+
+
+def _events_of(path: str) -> list[LoggedEvent]:
+    found = []
+    for schema, batch, _ in segment.read_batches(path):
+        columns = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        found += [(schema.table_id, commit_ts, seq, event) for commit_ts, seq, event in columns]
+    return found
+
+
+def _oracle_events(messages: Iterable[bytes]) -> list[LoggedEvent]:
+    found: list[LoggedEvent] = []
+    commit_ts = seq = 0
+    for message in messages:
+        kind = message[:1]
+        if kind == b"B":
+            (commit_ts,), seq = struct.unpack_from("!q", message, 1), 0
+        elif kind in b"IUD":
+            found.append((struct.unpack_from("!I", message, 1)[0], commit_ts, seq, message))
+            seq += 1
+        elif kind == b"T":
+            (count,) = struct.unpack_from("!i", message, 1)
+            for relation in struct.unpack_from(f"!{count}I", message, 6):
+                found.append((relation, commit_ts, seq, message))
+                seq += 1
+    return found
