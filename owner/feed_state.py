@@ -38,7 +38,7 @@ FAST_FAIL = frozenset(
     }
 )
 #: A writer that came late was refused, as it should be. A run under a new epoch begins at what is recorded.
-FENCED = frozenset({"LogFenced", "SinkFenced"})
+FENCED = frozenset({"LogFenced", "SinkFenced", "UnitFenced"})
 
 
 class Trigger(StrEnum):

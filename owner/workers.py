@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from owner.feed_state import FENCED
 from owner.settings import WorkerSettings
 from owner.units import current_unit
 from reactor.ids import CaptureId
@@ -186,9 +187,14 @@ class WorkerManager:
                 return worker.enter(Stage.ONLINE, now)
             case WorkerStage.FINISHED:
                 return worker.enter(Stage.FINISHED, now)
-            case WorkerStage.ERROR if worker.stage is not Stage.OFFLINE and status.error is not None:
-                self._errors.append(status.error)
+            case WorkerStage.ERROR if worker.stage is not Stage.OFFLINE:
+                self._note_error(status.error)
         return worker.enter(Stage.OFFLINE, now)
+
+    def _note_error(self, error: RunningError | None) -> None:
+        """A fenced worker is no fault of the changefeed: one with a newer epoch replaces it at once."""
+        if error is not None and error.code not in FENCED:
+            self._errors.append(error)
 
     def _lose_online(self, capture: CaptureId, now: float) -> None:
         """Its capture does not know of it any more. One being created may not have heard of its order yet."""

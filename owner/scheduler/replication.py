@@ -207,8 +207,8 @@ class ReplicationSet:
         return []
 
     def _repeat_promotion(self, capture: CaptureId) -> Orders:
-        """The old primary cannot be prepared again: this is the promoted one, and its order was lost."""
-        return [] if self.secondary else [self._add(capture, is_secondary=False)]
+        """An old primary cannot be prepared again: alone, it is the promoted one, and its order was lost."""
+        return [self._add(capture, is_secondary=False)] if len(self.captures) == 1 else []
 
     def _writer_lost_in_commit(self, capture: CaptureId) -> Orders:
         del self.captures[capture]
