@@ -29,11 +29,11 @@ import structlog
 from anyio.abc import TaskGroup
 
 from capture.errors import ActorDeadError, AskTimeoutError, MailboxFullError, root_cause
+from capture.families import ChildT, Family
 from reactor.errors import WeirError
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
-ChildT = TypeVar("ChildT", bound="Child")
 
 MAILBOX_SIZE = 1024
 #: messages handled between two looks at the event loop: high enough to make task switches cheap, low enough to be fair
@@ -62,19 +62,6 @@ class Stops(Protocol):
     """An actor that cleans up: after its last message, its children's end, a crash, or a stop at once."""
 
     async def on_stop(self) -> None: ...
-
-
-class Child(Protocol):
-    """What a parent runs: an actor's cell, or a supervisor. To ``run`` again after a crash is a restart."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def run(self) -> None: ...
-
-    def stop(self, *, drain: bool = True) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,31 +182,6 @@ class Timer:
         with self._scope:
             await anyio.sleep(after_s)
             await ref.tell(message)
-
-
-class Family:
-    """The children one task group runs: adopted at any time, closed when they end, stopped together."""
-
-    def __init__(self, tasks: TaskGroup) -> None:
-        self._tasks = tasks
-        self._children: dict[int, Child] = {}
-
-    def adopt(self, child: ChildT) -> ChildT:
-        """Run it from now on; its crash cancels the group."""
-        self._children[id(child)] = child
-        self._tasks.start_soon(self._keep, child, name=child.name)
-        return child
-
-    def stop(self, *, drain: bool = True) -> None:
-        for child in list(self._children.values()):
-            child.stop(drain=drain)
-
-    async def _keep(self, child: Child) -> None:
-        try:
-            await child.run()
-        finally:
-            del self._children[id(child)]
-            child.close()
 
 
 class Context:

@@ -49,7 +49,7 @@ class MessagingSettings:
     """``window``, ``window_bytes``: kept per peer and topic until handled there. ``keepalive_s``: an idle connection is
     probed that often, and given up after three silent times."""
 
-    window: int = 1024
+    window: int = 16_384
     window_bytes: int = 32 * 1024 * 1024
     frame_bytes_max: int = frames.FRAME_BYTES_MAX
     ack_interval_s: float = 0.1

@@ -18,8 +18,9 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from capture.actors import MAILBOX_SIZE, Actor, ActorRef, Cell, Child, ChildT, M
+from capture.actors import MAILBOX_SIZE, Actor, ActorRef, Cell, M
 from capture.errors import root_cause
+from capture.families import Child, ChildT
 
 _log = structlog.get_logger()
 
