@@ -31,9 +31,11 @@ class RemoteError(WeirError):
 class Client:
     """A context manager; the methods are those of ``capture.cluster.Cluster``."""
 
-    def __init__(self, server: str, *, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self, server: str, *, timeout_s: float = _ANSWER_TIMEOUT_S, transport: httpx.BaseTransport | None = None
+    ) -> None:
         self._server = server.rstrip("/") if "://" in server else f"http://{server.rstrip('/')}"
-        timeout = httpx.Timeout(_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+        timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
         # No proxies from the environment: captures are called by their own addresses.
         self._http = httpx.Client(timeout=timeout, transport=transport, trust_env=False)
 
@@ -69,7 +71,7 @@ class Client:
 
     def diff(self, changefeed_id: str) -> "_Views[views.TableDiff]":
         """Takes as long as reading both sides takes."""
-        return self._many(views.TableDiff, _path(changefeed_id, "diff"), timeout_s=None)
+        return self._many(views.TableDiff, _path(changefeed_id, "diff"), unlimited=True)
 
     def captures(self) -> "_Views[views.CaptureView]":
         return self._many(views.CaptureView, "captures")
@@ -96,8 +98,8 @@ class Client:
         except ValueError:
             raise self._refused(answer) from None
 
-    def _many(self, model: type[V], path: str, *, timeout_s: float | None = _ANSWER_TIMEOUT_S) -> "_Views[V]":
-        answer = self._call("GET", path, timeout_s=timeout_s)
+    def _many(self, model: type[V], path: str, *, unlimited: bool = False) -> "_Views[V]":
+        answer = self._call("GET", path, unlimited=unlimited)
         try:
             return [model.model_validate(item) for item in answer.json()]
         except (ValueError, TypeError):
@@ -109,10 +111,10 @@ class Client:
         path: str,
         *,
         body: object = None,
-        timeout_s: float | None = _ANSWER_TIMEOUT_S,
+        unlimited: bool = False,
         accepted: Sequence[int] = (200, 201, 204),
     ) -> httpx.Response:
-        timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
+        timeout = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S) if unlimited else httpx.USE_CLIENT_DEFAULT
         try:
             answer = self._http.request(method, f"{self._server}/api/v2/{path}", json=body, timeout=timeout)
         except (httpx.TransportError, httpx.InvalidURL) as error:

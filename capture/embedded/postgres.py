@@ -22,7 +22,6 @@ USER = "postgres"
 _READY_LINE = 7
 
 _SETTINGS = {
-    "wal_level": "logical",
     "max_replication_slots": "20",
     "max_wal_senders": "20",
     "max_connections": "100",
@@ -50,9 +49,10 @@ def tool(name: str) -> Path:
 class EmbeddedPostgres:
     """One PostgreSQL below ``directory``. Blocking calls; a context manager starts and stops it."""
 
-    def __init__(self, directory: Path | str, *, unsafe_no_fsync: bool = False) -> None:
+    def __init__(self, directory: Path | str, *, unsafe_no_fsync: bool = False, wal_level: str = "logical") -> None:
         self._directory = Path(directory).absolute()
         self._unsafe_no_fsync = unsafe_no_fsync
+        self._wal_level = wal_level
         self._child: children.Child | None = None
         self._state: dict[str, str | int] = {}
         self._user = children.unprivileged_user()
@@ -201,7 +201,12 @@ class EmbeddedPostgres:
         new.rename(self._data)
 
     def _launch(self) -> None:
-        settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": self.socket_directory}
+        settings = {
+            **_SETTINGS,
+            "wal_level": self._wal_level,
+            "port": str(self.port),
+            "unix_socket_directories": self.socket_directory,
+        }
         if self._unsafe_no_fsync:
             settings |= {"fsync": "off", "full_page_writes": "off"}
         command: list[str | Path] = [tool("postgres"), "-D", self._data]

@@ -1,0 +1,254 @@
+"""A test bed of processes: one etcd, one PostgreSQL, several captures, a load that writes while things are broken.
+
+Captures are real processes (``python -m capture server``) in a session of their own that die with this one. What
+happens to them is told here in words (``kill``, ``pause``, ``owner``, ``sync_worker``); what must hold afterwards is in
+the tests.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import psycopg
+
+from capture.client import Client
+from capture.cluster import CaptureView, ChangefeedSpec, ChangefeedView
+from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
+from capture.embedded.postgres import tool
+from reactor.errors import WeirError
+from reactor.records import FeedState, SinkMode, Unit
+
+T = TypeVar("T")
+
+DATABASE = "bank"
+SESSION_TTL_S = 10
+_POLL_S = 0.1
+_START_TIMEOUT_S = 120.0
+
+_SCHEMA = """
+CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL, note text);
+CREATE TABLE audit (id bigserial PRIMARY KEY, account int NOT NULL, delta int NOT NULL);
+CREATE TABLE item (id int PRIMARY KEY, value int NOT NULL);
+INSERT INTO account SELECT i, 0, repeat('x', i % 50) FROM generate_series(1, 2000) AS i;
+"""
+#: Every transaction leaves one row in audit: what the changelog must show exactly once.
+_SCRIPT = """
+\\set account random(1, 2000)
+\\set delta random(-5000, 5000)
+\\set item random(1, 500)
+BEGIN;
+UPDATE account SET balance = balance + :delta WHERE id = :account;
+INSERT INTO audit (account, delta) VALUES (:account, :delta);
+INSERT INTO item VALUES (:item, :delta) ON CONFLICT (id) DO UPDATE SET value = excluded.value;
+DELETE FROM item WHERE id = 1 + (:item * 7) % 500;
+END;
+"""
+
+
+@dataclass(slots=True)
+class Process:
+    """One capture's process. ``address`` and ``data_dir`` stay when it is started again."""
+
+    name: str
+    address: str
+    data_dir: Path
+    child: children.Child | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self.child is not None
+        return self.child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.child is not None and self.child.poll() is None
+
+
+class Load:
+    """A pgbench, and the next one when the database was away."""
+
+    def __init__(self, start: Callable[[], children.Child]) -> None:
+        self._start = start
+        self._child = start()
+
+    def again(self) -> None:
+        self.stop()
+        self._child = self._start()
+
+    def stop(self) -> None:
+        children.stop(self._child, signal.SIGTERM)
+
+
+class Bed:
+    """A context manager: everything is started and ends with the block."""
+
+    def __init__(self, directory: Path, *, captures: int) -> None:
+        self.directory = directory
+        self.etcd = EmbeddedEtcd(directory / "etcd")
+        self.postgres = EmbeddedPostgres(directory / "postgres")
+        self.processes = [
+            Process(f"capture-{index}", f"127.0.0.1:{places.free_port()}", directory / f"capture-{index}")
+            for index in range(captures)
+        ]
+
+    def __enter__(self) -> Self:
+        try:
+            self.etcd.start()
+            self.postgres.start()
+            self.postgres.create_database(DATABASE)
+            with psycopg.connect(self.postgres.dsn(DATABASE)) as connection:
+                connection.execute(_SCHEMA)
+            (self.directory / "load.sql").write_text(_SCRIPT)
+            for process in self.processes:
+                self.start(process)
+            self.wait_for("every capture is a member", lambda: len(self.captures()) == len(self.processes))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for process in self.processes:
+            self.kill(process)
+        self.postgres.stop()
+        self.etcd.stop()
+
+    # Captures
+
+    def start(self, process: Process) -> None:
+        command = [sys.executable, "-m", "capture", "server", "--etcd", self.etcd.url, "--addr", process.address]
+        command += ["--data-dir", str(process.data_dir), "--log-storage", str(self.directory / "log")]
+        command += ["--secret-key-file", str(self._secret_key()), "--config", str(self._config())]
+        with (self.directory / f"{process.name}.log").open("ab") as output:
+            process.child = children.spawn(command, output=output)
+
+    def kill(self, process: Process) -> None:
+        """``kill -9``, also of one that is stopped."""
+        if process.child is not None:
+            children.stop(process.child)
+            process.child = None
+
+    def pause(self, process: Process) -> None:
+        os.kill(process.pid, signal.SIGSTOP)
+
+    def proceed(self, process: Process) -> None:
+        os.kill(process.pid, signal.SIGCONT)
+
+    def by_id(self, capture_id: str) -> Process:
+        address = next(view.address for view in self.captures() if view.id == capture_id)
+        return next(process for process in self.processes if process.address == address)
+
+    def owner(self) -> Process:
+        return self.by_id(next(view.id for view in self.captures() if view.is_owner))
+
+    def sync_worker(self, feed: str) -> Process:
+        return self.by_id(self.query(feed).worker)
+
+    def span_holders(self) -> list[Process]:
+        return [self.by_id(view.id) for view in self.captures() if view.spans]
+
+    # Questions, to whichever capture answers
+
+    def captures(self) -> list[CaptureView]:
+        return self.ask(lambda client: client.captures())
+
+    def query(self, feed: str) -> ChangefeedView:
+        return self.ask(lambda client: client.query(feed))
+
+    def ask(self, question: Callable[[Client], T]) -> T:
+        """The first answer.
+
+        :raises WeirError: nobody answers.
+        """
+        error: WeirError | None = None
+        for process in self.processes:
+            if not process.is_running:
+                continue
+            try:
+                with Client(process.address, timeout_s=5.0) as client:
+                    return question(client)
+            except WeirError as refused:
+                error = refused
+        raise error or WeirError("no capture runs; start one")
+
+    def wait_for(self, what: str, condition: Callable[[], bool], *, timeout_s: float = _START_TIMEOUT_S) -> float:
+        """Seconds it took. A question that nobody can answer yet is a condition that does not hold yet."""
+        started = time.monotonic()
+        last = ""
+        while True:
+            try:
+                if condition():
+                    return time.monotonic() - started
+            except (WeirError, StopIteration) as error:
+                last = f" ({error})"
+            assert time.monotonic() - started < timeout_s, f"not in {timeout_s:.0f} s: {what}{last}; {self.directory}"
+            time.sleep(_POLL_S)
+
+    # Changefeeds
+
+    def create_feed(self, name: str, sink_mode: SinkMode) -> None:
+        spec = ChangefeedSpec(
+            changefeed_id=name,
+            source_uri=self.postgres.uri(DATABASE),
+            sink_uri=f"delta+file://{self.lake(name)}",
+            sink_mode=sink_mode,
+        )
+        self.ask(lambda client: client.create(spec))
+        self.wait_for(f"{name} is in sync", lambda: self.query(name).unit is Unit.SYNC)
+
+    def lake(self, feed: str) -> Path:
+        return self.directory / "lake" / feed
+
+    def covers(self, feed: str, ts: int) -> bool:
+        view = self.query(feed)
+        assert view.state not in (FeedState.FAILED, FeedState.STOPPED), f"{feed} is {view.state}: {view.error}"
+        return view.checkpoint_ts >= ts
+
+    # The source
+
+    def last_ts(self) -> int:
+        """No commit of the past lies above it."""
+        rows = self.postgres.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint", database=DATABASE)
+        return int(rows[0][0]) - 1
+
+    def transactions(self) -> int:
+        return int(self.postgres.execute("SELECT count(*) FROM audit", database=DATABASE)[0][0])
+
+    @contextmanager
+    def load(self, *, rate: int = 100) -> Iterator["Load"]:
+        """pgbench in the background for as long as the block takes."""
+        load = Load(lambda: self._writer(rate))
+        try:
+            yield load
+        finally:
+            load.stop()
+
+    def _writer(self, rate: int) -> children.Child:
+        command = [str(tool("pgbench")), "--no-vacuum", "--client", "2", "--time", "600", "--rate", str(rate)]
+        command += ["--file", str(self.directory / "load.sql")]
+        with (self.directory / "pgbench.log").open("ab") as output:
+            return children.spawn(command, output=output, environment=self.postgres.environment(DATABASE))
+
+    def _secret_key(self) -> Path:
+        from capture.secrets import new_key
+
+        path = self.directory / "secret.key"
+        if not path.exists():
+            path.write_bytes(new_key())
+        return path
+
+    def _config(self) -> Path:
+        path = self.directory / "weir.toml"
+        settings = [f"session-ttl-seconds = {SESSION_TTL_S}", 'spark-master = "local[1]"']
+        path.write_text("\n".join([*settings, "[spark]", '"spark.driver.memory" = "512m"']))
+        return path
