@@ -10,6 +10,7 @@ SourceError                 the source database refused or failed
 LogError                    the change log's storage refused or failed (retryable)
 ├── LogFencedError          another sync worker has taken the log over
 └── LogStorageMismatchError the log storage is not this cluster's
+UnitFencedError             a worker with a newer order runs this unit
 SinkError                   the sink refused or failed
 ├── SinkUriError            unknown scheme or malformed URI
 ├── SinkConfigError         not writable, or it holds a table that is not this changefeed's
@@ -71,6 +72,10 @@ class LogStorageMismatchError(LogError):
     """The log storage at hand is not this cluster's."""
 
     retryable = False
+
+
+class UnitFencedError(WeirError):
+    """A worker with a newer order runs this unit; this one must stop."""
 
 
 class SinkError(WeirError):

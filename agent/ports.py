@@ -85,7 +85,7 @@ class FlushTask:
     """Move one span from ``from_ts`` to ``to_ts``: what one Spark task is told.
 
     ``from_ts`` is what the sink has recorded for the span: a sink that holds anything else refuses the write.
-    ``part`` of ``parts``: a backlog of a changelog span may be cut into several tasks whose files are committed together.
+    ``part`` of ``parts``: a backlog of a changelog span may be cut into tasks whose files are committed together.
     """
 
     changefeed: str
@@ -104,7 +104,7 @@ class FlushTask:
 @dataclass(frozen=True, slots=True)
 class FlushResult:
     """What one flush task did. ``committed``: the sink already records ``to_ts``; otherwise ``files`` (the sink's own
-    JSON descriptions) await ``Sink.commit``. ``error`` empty when it went well; ``error_code`` as in ``WeirError.code``."""
+    JSON descriptions) await ``Sink.commit``. ``error``: empty when it went well; ``error_code``: ``WeirError.code``."""
 
     span: TableSpan
     from_ts: Ts
@@ -146,8 +146,8 @@ class Executor(Protocol):
 class Sink(Protocol):
     """A destination. Methods block (worker thread or executor); each instance is for one changefeed.
 
-    Exactly once (DESIGN 5.4): the data and the record "span stands at to_ts" become visible in one atomic step, and only
-    if the record read ``from_ts`` before. Doing any call again after a crash changes nothing.
+    Exactly once (DESIGN 5.4): the data and the record "span stands at to_ts" become visible in one atomic step, and
+    only if the record read ``from_ts`` before. Doing any call again after a crash changes nothing.
     """
 
     def check(self, tables: Sequence[TableRecord]) -> None:
@@ -162,7 +162,7 @@ class Sink(Protocol):
         ...
 
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
-        """Write one chunk of a snapshot to where ``load`` can take it over. Called on executors. Idempotent by chunk_id."""
+        """Write one chunk of a snapshot to where ``load`` can take it over; idempotent by chunk_id. On executors."""
         ...
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:

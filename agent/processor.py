@@ -54,10 +54,24 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class AskStatistics:
-    """Answered with ``FlusherStatistics``."""
+    """Answered with ``ProcessorStatistics``."""
 
 
-Input = FromOwner | Moved | Happened | Told | AskStatistics
+@dataclass(frozen=True, slots=True)
+class StopServing:
+    """This capture is leaving: give the spans away, take no new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStatistics:
+    """``spans`` and ``units``: how many are here now."""
+
+    spans: int
+    units: int
+    flusher: FlusherStatistics
+
+
+Input = FromOwner | Moved | Happened | Told | AskStatistics | StopServing
 
 
 class Processor:
@@ -89,7 +103,7 @@ class Processor:
     async def on_stop(self) -> None:
         await self._parts.close()
 
-    async def handle(self, message: Input) -> FlusherStatistics | None:
+    async def handle(self, message: Input) -> ProcessorStatistics | None:
         now = anyio.current_time()
         match message:
             case FromOwner():
@@ -103,8 +117,10 @@ class Processor:
             case Told():
                 self._is_telling = False
                 self._perform(self._agent.tick(now))
+            case StopServing():
+                self._agent.stop_serving()
             case AskStatistics():
-                return self._flusher.statistics
+                return ProcessorStatistics(len(self._agent.spans), len(self._units), self._flusher.statistics)
         return None
 
     def _on_moved(self, feed: ChangefeedState) -> None:

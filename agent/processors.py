@@ -38,7 +38,14 @@ class Observe:
     feed: ChangefeedState
 
 
-ManagerEffect = Effect | StartProcessor | StopProcessor | Observe
+@dataclass(frozen=True, slots=True)
+class MeetPeers:
+    """The captures of the cluster and where they listen for each other have changed."""
+
+    addresses: tuple[tuple[CaptureId, str], ...]
+
+
+ManagerEffect = Effect | StartProcessor | StopProcessor | Observe | MeetPeers
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +73,22 @@ class Processors:
         self._running: dict[ChangefeedId, int] = {}
         self._stopping: set[ChangefeedId] = set()
         self._failed: dict[ChangefeedId, int] = {}
+        self._peers: tuple[tuple[CaptureId, str], ...] = ()
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> list[ManagerEffect]:
-        effects: list[ManagerEffect] = []
+        effects = self._meet_peers(state)
         for event in inbox:
             effects += self._handle(event, state)
         for changefeed in sorted(self._running.keys() | state.changefeeds.keys()):
             effects += self._settle(changefeed, state.changefeeds.get(changefeed))
         return effects
+
+    def _meet_peers(self, state: ClusterState) -> list[ManagerEffect]:
+        peers = tuple(sorted((info.id, info.peer_address) for info in state.captures.values()))
+        if peers == self._peers:
+            return []
+        self._peers = peers
+        return [MeetPeers(peers)]
 
     def _handle(self, event: object, state: ClusterState) -> list[ManagerEffect]:
         match event:

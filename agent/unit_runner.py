@@ -11,6 +11,7 @@ import anyio
 import structlog
 
 from agent import effects
+from agent.errors import LogFencedError, UnitFencedError
 from agent.parts import Parts
 from agent.span_writer import running_error
 from reactor.errors import WeirError
@@ -36,6 +37,10 @@ class UnitRunner:
         order = message.order
         try:
             await self._parts.run_unit(order, lambda done, total: self._on_progress(order, done, total))
+        except (LogFencedError, UnitFencedError) as error:
+            # not a fault: another capture was told to run it, and does
+            _log.info("unit was replaced", unit=order.unit, source=order.source, reason=str(error))
+            self._emit(effects.UnitStopped(order.source, order.epoch))
         except WeirError as error:
             _log.warning("unit failed", unit=order.unit, source=order.source, code=error.code, error=str(error))
             self._emit(effects.UnitFailed(order.source, order.epoch, running_error(error)))

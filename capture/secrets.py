@@ -54,6 +54,10 @@ def resolve(uri: str) -> str:
 
 
 def looked_up(value: str) -> str:
+    """``value``, or what it refers to.
+
+    :raises ConfigError: a reference names nothing.
+    """
     match = _REFERENCE.match(value)
     if match is None:
         return value

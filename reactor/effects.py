@@ -6,6 +6,7 @@ as an event, at the performer's pace.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from reactor.ids import ChangefeedId
 from reactor.messages import Message
@@ -69,4 +70,5 @@ class Resign:
 
 
 Effect = Send | Commit | WakeAt | Log | Answer | DropUpstream | Resign
-Perform = Callable[[Effect], None]
+#: carries out what the worker does not: also what a reactor asks beyond this set (``agent.processors``)
+Perform = Callable[[Any], None]

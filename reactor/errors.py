@@ -1,6 +1,6 @@
 """The errors of this package.
 
-WeirError                      every error Weir raises on purpose; ``code`` is stable, the text is one line: cause, then cure
+WeirError                      every error Weir raises on purpose; ``code`` is stable, the text one line: cause, cure
 ├── InvalidIdError             a malformed changefeed, cluster or span id
 ├── InvalidKeyError            a key that is not of Weir's key space
 ├── InvalidRecordError         a value under a key that cannot be read

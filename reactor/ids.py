@@ -68,6 +68,6 @@ def parse_cluster_id(text: str) -> str:
 def _checked_name(text: str, *, what: str) -> str:
     if len(text) > _NAME_LENGTH_MAX or not _NAME.match(text):
         raise InvalidIdError(
-            f"{what} {text!r} is malformed: use letters and digits, joined by single hyphens, at most {_NAME_LENGTH_MAX}"
+            f"{what} {text!r} is malformed: letters and digits, joined by single hyphens, at most {_NAME_LENGTH_MAX}"
         )
     return text

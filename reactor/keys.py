@@ -58,6 +58,14 @@ class DeleteCountKey:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStorageKey:
+    cluster: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/__meta__/meta/log-storage"
+
+
+@dataclass(frozen=True, slots=True)
 class InfoKey:
     cluster: str
     namespace: str
@@ -132,7 +140,17 @@ class DdlKey:
 
 
 Key = (
-    OwnerKey | CaptureKey | DeleteCountKey | InfoKey | StatusKey | PositionKey | UnitKey | UpstreamKey | LogKey | DdlKey
+    OwnerKey
+    | CaptureKey
+    | DeleteCountKey
+    | LogStorageKey
+    | InfoKey
+    | StatusKey
+    | PositionKey
+    | UnitKey
+    | UpstreamKey
+    | LogKey
+    | DdlKey
 )
 
 
@@ -148,6 +166,8 @@ def parse(text: str) -> Key:
             return CaptureKey(cluster, CaptureId(capture))
         case ["", "weir", cluster, "__meta__", "meta", "delete-count"]:
             return DeleteCountKey(cluster)
+        case ["", "weir", cluster, "__meta__", "meta", "log-storage"]:
+            return LogStorageKey(cluster)
         case ["", "weir", cluster, namespace, "changefeed", "info", changefeed]:
             return InfoKey(cluster, namespace, ChangefeedId(changefeed))
         case ["", "weir", cluster, namespace, "changefeed", "status", changefeed]:

@@ -146,8 +146,8 @@ class ClusterState:
                 self.owner = self._first_owner()
             case keys.UpstreamKey(namespace=self.namespace):
                 _store_record(self.upstreams, key.source, UpstreamInfo, text, value)
-            case keys.DeleteCountKey():
-                pass  # only its revision matters, see reactor.txn
+            case keys.DeleteCountKey() | keys.LogStorageKey():
+                pass  # the first is reactor.txn's, the second is read by a capture when it starts
             case keys.UpstreamKey():
                 self.ignored_count += 1
             case _ if key.namespace != self.namespace:

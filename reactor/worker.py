@@ -26,7 +26,7 @@ import structlog
 
 from reactor import keys
 from reactor.client import Compare, EtcdClient, WatchBatch
-from reactor.effects import Answer, Commit, Effect, Perform, WakeAt
+from reactor.effects import Answer, Commit, Perform, WakeAt
 from reactor.errors import ConflictError, EtcdError, EtcdUnreachableError, NotOwnerError, ReactorFinishedError
 from reactor.pace import Pace
 from reactor.pending import Pending
@@ -227,7 +227,7 @@ class EtcdWorker:
             _log.warning("slow tick", seconds=round(took_s, 3), effects=len(effects))
         return False
 
-    def _sort(self, effects: Sequence[Effect], now: float) -> None:
+    def _sort(self, effects: Sequence[object], now: float) -> None:
         """Hand each effect to who carries it out, see "order of effects" above."""
         groups: list[Seen] = []
         answers: list[Answer] = []

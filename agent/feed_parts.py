@@ -1,0 +1,228 @@
+"""The real parts of one changefeed on one capture: sink, change log, Spark, and its three units.
+
+Blocking work runs in worker threads. A thread that is abandoned by a cancellation may still finish what it was told;
+that is harmless: the sink's record, the log's epoch and the unit's record refuse whoever is late.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from anyio import to_thread
+
+from agent.effects import StartUnit
+from agent.errors import SinkConfigError
+from agent.flush import job
+from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.reader import LogReader
+from agent.log.storage import LogDirectory
+from agent.parts import Flushed, FlushLimits, Progress, SpanPosition
+from agent.ports import Executor, Sink
+from agent.sinks import open_sink
+from agent.sources.postgres import slots
+from agent.sources.postgres.connection import connect
+from agent.sources.postgres.preflight import check_source
+from agent.units.dump import DumpOrder, DumpUnit
+from agent.units.load import LoadUnit
+from agent.units.manifest import Manifest
+from agent.units.records import UnitRecords
+from agent.units.sync import SyncSource, SyncUnit
+from reactor import keys
+from reactor.client import EtcdClient
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.records import (
+    ChangefeedConfig,
+    Mode,
+    SinkMode,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What a changefeed is, with URIs to connect with: never logged, never stored."""
+
+    id: ChangefeedId
+    cluster: str
+    namespace: str
+    source_uri: str
+    sink_uri: str
+    mode: Mode
+    sink_mode: SinkMode
+    config: ChangefeedConfig
+    start_ts: Ts
+    log_uri: str
+
+    @property
+    def names(self) -> slots.Names:
+        """Slot and publications. :raises SourceConfigError: a name that PostgreSQL does not take."""
+        return slots.names_for(self.cluster, self.id, slot=self.config.slot, publication=self.config.publication)
+
+    def open_sink(self) -> Sink:
+        """:raises SinkError: its URI cannot be opened."""
+        return open_sink(self.sink_uri, changefeed=f"{self.cluster}/{self.id}", mode=self.sink_mode)
+
+    def log_directory(self, source: str) -> LogDirectory:
+        return LogDirectory(self.log_uri, changefeed=f"{self.cluster}/{self.id}", source=source)
+
+    def manifest(self, source: str) -> Manifest:
+        return Manifest.for_source(self.log_uri, changefeed=f"{self.cluster}/{self.id}", source=source)
+
+
+class FeedParts:
+    """``agent.parts.Parts`` for PostgreSQL. ``checkpoint`` tells what every span of the changefeed has passed."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        capture: CaptureId,
+        client: EtcdClient,
+        executor: Executor,
+        checkpoint: Callable[[], Ts],
+        source: str = "main",
+    ) -> None:
+        self._feed = feed
+        self._capture = capture
+        self._client = client
+        self._executor = executor
+        self._checkpoint = checkpoint
+        self._sink = feed.open_sink()
+        self._reader = LogReader(feed.log_directory(source))
+
+    async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        recorded = await to_thread.run_sync(self._recorded_ts, table, span, abandon_on_cancel=True)
+        return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
+
+    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+        run = partial(job.flush, self._feed_job(), positions, limits)
+        return await to_thread.run_sync(run, abandon_on_cancel=True)
+
+    async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
+        match order.unit:
+            case Unit.DUMP:
+                await self._dump(order, on_progress)
+            case Unit.LOAD:
+                await self._load(order, on_progress)
+            case Unit.SYNC:
+                await self._sync(order)
+
+    async def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def _feed_job(self) -> job.FlushContext:
+        return job.FlushContext(
+            changefeed=f"{self._feed.cluster}/{self._feed.id}",
+            sink_uri=self._feed.sink_uri,
+            sink_mode=self._feed.sink_mode,
+            log_uri=self._feed.log_uri,
+            sink=self._sink,
+            reader=self._reader,
+            executor=self._executor,
+        )
+
+    def _recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts:
+        recorded = self._sink.recorded_ts(table, span)
+        if recorded is None:
+            raise SinkConfigError(
+                f"the sink has no record of {table.schema_name}.{table.name}: its table was removed or replaced; "
+                "create the changefeed again"
+            )
+        return recorded
+
+    # Units
+
+    def _records(self, source: str) -> UnitRecords:
+        key = keys.UnitKey(self._feed.cluster, self._feed.namespace, self._feed.id, source)
+        return UnitRecords(self._client, key)
+
+    async def _dump(self, order: StartUnit, on_progress: Progress) -> None:
+        """Publications first, since a change that is decoded before its publication exists ends the stream."""
+        records = self._records(order.source)
+        running = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
+        await records.write(running)
+        tables = await to_thread.run_sync(self._discover, abandon_on_cancel=True)
+        await to_thread.run_sync(self._ensure_publications, tables, abandon_on_cancel=True)
+        feed = self._feed
+        dump = DumpUnit(
+            DumpOrder(
+                source=feed.source_uri,
+                slot=feed.names.slot,
+                tables=tables,
+                sink_mode=feed.sink_mode,
+                open_sink=feed.open_sink,
+                epoch=order.epoch,
+                chunk_rows=feed.config.dump_chunk_rows,
+            ),
+            feed.manifest(order.source),
+            self._executor,
+            on_progress=lambda at: _from_thread(on_progress, at),
+        )
+        done = await dump.run()
+        await records.write(
+            running.with_(
+                stage=UnitStage.FINISHED,
+                tables=done.tables,
+                start_ts=done.start_ts,
+                rows_total=done.rows_total,
+                rows_done=done.rows_done,
+                bytes_done=done.bytes_done,
+                manifest=done.manifest,
+            )
+        )
+
+    async def _load(self, order: StartUnit, on_progress: Progress) -> None:
+        records = self._records(order.source)
+        dumped = await records.read()
+        assert dumped is not None, "load follows a dump, whose record it reads"
+        running = dumped.with_(unit=Unit.LOAD, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
+        await records.write(running)
+        load = LoadUnit(dumped.manifest, self._sink, on_progress=on_progress)
+        await load.run()
+        await records.write(running.with_(stage=UnitStage.FINISHED))
+
+    async def _sync(self, order: StartUnit) -> None:
+        records = self._records(order.source)
+        before = await records.read()
+        if before is None:
+            before = await self._begin_without_dump(order)
+        running = before.with_(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
+        await records.write(running)
+        feed = self._feed
+        log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
+        unit = SyncUnit(
+            SyncSource(feed.source_uri, feed.names, running.tables, running.start_ts),
+            writer=LogWriter(EtcdHeadStore(self._client, log_key), capture=self._capture),
+            directory=feed.log_directory(order.source),
+            checkpoint=self._checkpoint,
+            retention_s=feed.config.log_retention_seconds,
+        )
+        await unit.run()
+
+    async def _begin_without_dump(self, order: StartUnit) -> UnitRecord:
+        """Mode ``incremental``: tables start empty where the slot starts."""
+        tables = await to_thread.run_sync(self._discover, abandon_on_cancel=True)
+        names = self._feed.names
+        start_ts = await to_thread.run_sync(
+            partial(slots.open_upstream, self._feed.source_uri, names, tables), abandon_on_cancel=True
+        )
+        started = tuple(table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in tables)
+        await to_thread.run_sync(self._create_empty, started, abandon_on_cancel=True)
+        return UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, tables=started, start_ts=start_ts)
+
+    def _discover(self) -> tuple[TableRecord, ...]:
+        feed = self._feed
+        found = check_source(
+            feed.source_uri,
+            feed.config.filter.rules,
+            force_replicate=feed.config.force_replicate,
+            sink_mode=feed.sink_mode,
+        )
+        return tuple(found.tables)
+
+    def _ensure_publications(self, tables: Sequence[TableRecord]) -> None:
+        with connect(self._feed.source_uri) as connection:
+            slots.ensure_publications(connection, self._feed.names, tables)

@@ -1,0 +1,62 @@
+"""``UnitRecord`` in etcd: where a unit leaves what it has done, fenced by the order's epoch."""
+
+import anyio
+import structlog
+
+from agent.errors import UnitFencedError
+from reactor.client import Compare, EtcdClient, Put, Target
+from reactor.errors import EtcdError
+from reactor.keys import UnitKey
+from reactor.records import UnitRecord
+
+_RETRY_S = 0.2
+_RETRY_MAX_S = 5.0
+
+_log = structlog.get_logger()
+
+
+class UnitRecords:
+    """The record of one changefeed's source. Calls last until etcd has answered; it may be away for a while."""
+
+    def __init__(self, client: EtcdClient, key: UnitKey) -> None:
+        self._client = client
+        self._key = str(key)
+
+    async def read(self) -> UnitRecord | None:
+        return (await self._read())[0]
+
+    async def write(self, record: UnitRecord) -> None:
+        """Store ``record``; doing it again changes nothing.
+
+        :raises UnitFencedError: a worker with a newer order has written since.
+        """
+        delay_s = _RETRY_S
+        while True:
+            stored, revision = await self._read()
+            if stored == record:
+                return
+            if stored is not None and stored.epoch > record.epoch:
+                raise UnitFencedError(
+                    f"unit {record.unit} was taken over under epoch {stored.epoch}; this worker (epoch {record.epoch}) stops"
+                )
+            try:
+                compare = Compare(self._key, Target.MOD_REVISION, revision)
+                if (await self._client.txn([compare], [Put(self._key, record.encode())])).succeeded:
+                    return
+            except EtcdError as error:
+                _log.warning("writing a unit's record got no answer", key=self._key, error=str(error))
+            await anyio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_MAX_S)
+
+    async def _read(self) -> tuple[UnitRecord | None, int]:
+        delay_s = _RETRY_S
+        while True:
+            try:
+                item = await self._client.get(self._key)
+                return (None, 0) if item is None else (UnitRecord.decode(item.value, key=self._key), item.mod_revision)
+            except EtcdError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("reading a unit's record is tried again", key=self._key, error=str(error))
+            await anyio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_MAX_S)

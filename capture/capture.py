@@ -1,0 +1,142 @@
+"""The capture: one member of the cluster, from registration to a clean leave.
+
+    run ─► life ─► session lost ─► next life, under a new id (two at once, then one in 20 s)
+             │
+             ├─ session: a lease kept alive; CaptureInfo registered under it
+             ├─ processors' worker: watches etcd, keeps a processor for every running changefeed
+             ├─ seat: stands for election, runs the owner's worker while elected
+             └─ messenger: orders and answers between captures
+
+When any part of a life ends, all of it is cancelled at once: what still runs in threads is fenced by the sink's records
+and the log's epoch (tiflow 1.2; DESIGN 5.4). Spark and the HTTP API outlive lives: they belong to the process.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+import anyio
+import structlog
+
+from capture.config import ServerSettings
+from capture.door import Door
+from capture.life import Life, live
+from capture.secrets import looked_up
+from capture.works import Works, build_works
+from reactor.client import EtcdClient
+from reactor.errors import EtcdError, SessionDoneError
+from reactor.etcd import connect
+from reactor.messages import Liveness
+from reactor.settings import TlsFiles
+
+_LIVES_BURST = 2
+_LIFE_INTERVAL_S = 20.0
+
+_log = structlog.get_logger()
+
+Connect = Callable[[ServerSettings], Awaitable[EtcdClient]]
+
+
+class Capture:
+    """The process's side of a membership: lives come and go, ``cluster`` answers for the one there is.
+
+    ``works`` and ``connect_etcd`` are what a simulated cluster replaces.
+    """
+
+    def __init__(
+        self, settings: ServerSettings, *, works: Works | None = None, connect_etcd: Connect | None = None
+    ) -> None:
+        self.settings = settings
+        self.works = works or build_works(settings)
+        self.cluster = Door(self)
+        self.life: Life | None = None
+        self._connect = connect_etcd or _connect
+        self._ready = anyio.Event()
+        self._is_leaving = False
+        self._lives: deque[float] = deque(maxlen=_LIVES_BURST)
+
+    async def run(self) -> None:
+        """Be a member until ``leave``; when cancelled, stop at once.
+
+        :raises WeirError: it cannot start (etcd unreachable, no Java, foreign log storage), or failed for good.
+        """
+        client = await self._connect(self.settings)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.works.start, client)
+                await self._live_on(client)
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.works.stop()
+                await client.close()
+
+    @property
+    def liveness(self) -> Liveness:
+        return Liveness.STOPPING if self._is_leaving else Liveness.ALIVE
+
+    async def ready(self) -> None:
+        """Return when registered and able to answer ``cluster``."""
+        await self._ready.wait()
+
+    async def leave(self) -> None:
+        """Give spans and workers away, unregister, let ``run`` return."""
+        self._is_leaving = True
+        if self.life is not None:
+            await self.life.leave()
+
+    async def resign(self) -> None:
+        """Give the owner's seat up, if it is held here."""
+        if self.life is not None:
+            self.life.seat.resign()
+
+    @classmethod
+    @asynccontextmanager
+    async def embedded(cls, directory: Path | str, **settings: object) -> AsyncIterator[Self]:
+        """A capture with an etcd of its own below ``directory``, inside the caller's event loop; for notebooks.
+
+        ``async with Capture.embedded("weir-data") as capture: await capture.cluster.create(...)``
+        """
+        from capture.config import load_server_settings
+        from capture.server import running
+
+        loaded = load_server_settings(**{"data_dir": Path(directory), "addr": "127.0.0.1:0"} | settings)
+        async with running(loaded, new_member=cls) as member:
+            assert isinstance(member, cls)
+            yield member
+
+    async def _live_on(self, client: EtcdClient) -> None:
+        """One life after the other, until told to leave."""
+        while not self._is_leaving:
+            await self._wait_turn()
+            try:
+                async with live(self, client) as life:
+                    self.life = life
+                    self._ready.set()
+                    await life.wait_end()
+            except SessionDoneError as error:
+                _log.warning("session lost: this capture starts anew", reason=str(error))
+            except EtcdError as error:
+                if not error.retryable or not self._ready.is_set():
+                    raise
+                _log.warning("etcd failed: this capture starts anew", reason=str(error))
+            finally:
+                self.life = None
+
+    async def _wait_turn(self) -> None:
+        """A capture that keeps losing its session must not flood the cluster with new members."""
+        now = anyio.current_time()
+        if len(self._lives) == _LIVES_BURST:
+            await anyio.sleep(max(0.0, self._lives[0] + _LIFE_INTERVAL_S - now))
+        self._lives.append(anyio.current_time())
+
+
+async def _connect(settings: ServerSettings) -> EtcdClient:
+    tls = None
+    if settings.etcd_ca_file is not None:
+        cert, key = settings.etcd_cert_file, settings.etcd_key_file
+        tls = TlsFiles(str(settings.etcd_ca_file), str(cert) if cert else None, str(key) if key else None)
+    password = looked_up(settings.etcd_password)
+    return await connect(settings.etcd, tls=tls, user=settings.etcd_user or None, password=password or None)

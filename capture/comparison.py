@@ -1,0 +1,85 @@
+"""Source and sink compared at one Ts, while changes go on.
+
+    hold where the log is now ─► every span gets there ─► snapshot of the source at L ─► hold at L-1 ─► every span gets
+    there ─► compare the tables with the snapshot ─► let go
+
+The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot iff its
+commit record starts before L, so the sink holds exactly the same at L-1. A span that slipped past (a flush that was
+under way) is seen, and all of it is done again.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from capture import cluster as views
+from capture.errors import JobRefusedError
+from owner import jobs
+from reactor.ids import ChangefeedId, Ts
+from reactor.records import ChangefeedInfo, FeedState
+
+if TYPE_CHECKING:
+    from capture.door import Door
+    from capture.works import Works
+
+_ATTEMPTS = 5
+_HOLD_S = 600.0
+_REACH_TIMEOUT_S = 120.0
+_LOOK_S = 0.05
+
+
+async def compare(door: "Door", works: "Works", info: ChangefeedInfo) -> list[views.TableDiff]:
+    """Table by table.
+
+    :raises JobRefusedError: the changefeed is not replicating, or does not get to the Ts in time.
+    """
+    try:
+        for _ in range(_ATTEMPTS):
+            held = await _hold(door, info.id)
+            await _reach(door, info.id, lambda checkpoint, at=held: checkpoint >= at)  # type: ignore[misc]
+            async with works.source_snapshot(info) as snapshot:
+                try:
+                    await door.ask(jobs.HoldAt("", info.id, snapshot.ts, _HOLD_S))
+                except JobRefusedError:
+                    continue
+                await _reach(door, info.id, lambda checkpoint, at=snapshot.ts: checkpoint >= at)  # type: ignore[misc]
+                if max(await _checkpoints(door, info.id), default=Ts(0)) == snapshot.ts:
+                    return await works.compare(info, snapshot)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await door.ask(jobs.Release("", info.id))
+    raise JobRefusedError(f"{info.id} could not be held at one position; try again when fewer changes are under way")
+
+
+async def _hold(door: "Door", changefeed: ChangefeedId) -> Ts:
+    """Hold where the log is now; a span that is already past it means that the log has moved on: look again."""
+    for _ in range(_ATTEMPTS):
+        ts = door.resolved_ts(changefeed)
+        try:
+            await door.ask(jobs.HoldAt("", changefeed, ts, _HOLD_S))
+        except JobRefusedError:
+            await anyio.sleep(_LOOK_S)
+            continue
+        return ts
+    await door.ask(jobs.HoldAt("", changefeed, door.resolved_ts(changefeed), _HOLD_S))
+    return door.resolved_ts(changefeed)
+
+
+async def _reach(door: "Door", changefeed: ChangefeedId, is_there: Callable[[Ts], bool]) -> None:
+    """Until every span is there."""
+    with anyio.move_on_after(_REACH_TIMEOUT_S):
+        while True:
+            checkpoints = await _checkpoints(door, changefeed)
+            if checkpoints and all(is_there(checkpoint) for checkpoint in checkpoints):
+                return
+            await anyio.sleep(_LOOK_S)
+    view = await door.query(changefeed)
+    raise JobRefusedError(f"{changefeed} does not get on ({view.blocked_by or 'it is behind'}); compare when it has")
+
+
+async def _checkpoints(door: "Door", changefeed: ChangefeedId) -> list[Ts]:
+    view = await door.query(changefeed)
+    if view.state not in (FeedState.NORMAL, FeedState.WARNING):
+        raise JobRefusedError(f"{changefeed} is {view.state}: only a running changefeed can be compared; resume it")
+    return [Ts(span.checkpoint_ts) for table in view.tables for span in table.spans]

@@ -1,0 +1,185 @@
+"""A capture as a door to its cluster: ``capture.cluster.Cluster`` carried out.
+
+What needs the owner's mind goes to the seat as a job; creating a changefeed and comparing its tables need the source
+and the sink, and are done by this capture's works. While there is no life (the session was lost a moment ago),
+everything answers ``OwnerNotFoundError``, which says to ask again.
+"""
+
+import builtins
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from capture import cluster as views
+from capture import comparison
+from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
+from capture.version import installed_version
+from owner import jobs
+from owner.views import ChangefeedView as OwnersView
+from reactor import keys
+from reactor.client import Compare, Put, Target
+from reactor.errors import OwnerNotFoundError
+from reactor.ids import ChangefeedId, Ts, parse_changefeed_id
+from reactor.records import ChangefeedInfo, ChangefeedStatus
+
+if TYPE_CHECKING:
+    from capture.capture import Capture
+    from capture.life import Life
+
+_SEEN_TIMEOUT_S = 10.0
+_SEEN_LOOK_S = 0.02
+_NO_JOB = ""
+
+
+class Door:
+    """See ``capture.cluster.Cluster`` for what each method promises."""
+
+    def __init__(self, capture: "Capture") -> None:
+        self._capture = capture
+
+    @property
+    def is_owner(self) -> bool:
+        return self._capture.life is not None and self._capture.life.seat.is_owner
+
+    async def owner_address(self) -> str:
+        state = self._life.state
+        owner = state.captures.get(state.owner.capture) if state.owner else None
+        if owner is None:
+            raise OwnerNotFoundError("no capture is owner at the moment; try again in a few seconds")
+        return owner.address
+
+    async def status(self) -> views.StatusView:
+        life = self._capture.life
+        return views.StatusView(
+            version=installed_version(),
+            id=life.info.id if life else "",
+            cluster_id=self._capture.settings.cluster_id,
+            pid=os.getpid(),
+            is_owner=self.is_owner,
+            liveness=self._capture.liveness,
+        )
+
+    async def health(self) -> views.HealthView:
+        life = self._capture.life
+        if life is None:
+            return views.HealthView(healthy=False, problem="the session with etcd was lost; starting anew")
+        owner = life.state.owner
+        if owner is None:
+            return views.HealthView(healthy=False, problem="no capture is owner at the moment")
+        return views.HealthView(healthy=True, owner=owner.capture)
+
+    async def captures(self) -> builtins.list[views.CaptureView]:
+        state = self._life.state
+        owner = state.owner.capture if state.owner else None
+        return [
+            views.CaptureView(**info.model_dump(), is_owner=info.id == owner)
+            for info in sorted(state.captures.values(), key=lambda info: info.id)
+        ]
+
+    async def create(self, spec: views.ChangefeedSpec) -> views.ChangefeedView:
+        """Check source and sink first, then store the changefeed in one transaction: nothing half-created.
+
+        :raises WeirError: a malformed or taken id, or what source and sink say.
+        """
+        changefeed = parse_changefeed_id(spec.changefeed_id)
+        life = self._life
+        info_key = str(keys.InfoKey(life.state.cluster, life.state.namespace, changefeed))
+        if await life.client.get(info_key) is not None:
+            raise _exists(changefeed)
+        await self._capture.works.check(spec)
+        info = self._info(changefeed, spec)
+        status = ChangefeedStatus(checkpoint_ts=info.start_ts)
+        status_key = str(keys.StatusKey(life.state.cluster, life.state.namespace, changefeed))
+        stored = await life.client.txn(
+            [Compare(info_key, Target.CREATE_REVISION, 0), Compare(status_key, Target.CREATE_REVISION, 0)],
+            [Put(info_key, info.encode()), Put(status_key, status.encode())],
+        )
+        if not stored.succeeded:
+            raise _exists(changefeed)
+        return await self._first_view(changefeed)
+
+    async def list(self) -> list[views.ChangefeedView]:
+        return [_view(view) for view in await self.ask(jobs.List(_NO_JOB))]
+
+    async def query(self, changefeed_id: str) -> views.ChangefeedView:
+        return _view(await self.ask(jobs.Query(_NO_JOB, ChangefeedId(changefeed_id))))
+
+    async def pause(self, changefeed_id: str) -> views.ChangefeedView:
+        await self.ask(jobs.Pause(_NO_JOB, ChangefeedId(changefeed_id)))
+        return await self.query(changefeed_id)
+
+    async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> views.ChangefeedView:
+        overwrite = None if overwrite_checkpoint_ts is None else Ts(overwrite_checkpoint_ts)
+        await self.ask(jobs.Resume(_NO_JOB, ChangefeedId(changefeed_id), overwrite))
+        return await self.query(changefeed_id)
+
+    async def remove(self, changefeed_id: str) -> None:
+        await self.ask(jobs.Remove(_NO_JOB, ChangefeedId(changefeed_id)))
+
+    async def tables(self, changefeed_id: str) -> "builtins.list[views.TableView]":
+        return [*(await self.query(changefeed_id)).tables]
+
+    async def diff(self, changefeed_id: str) -> "builtins.list[views.TableDiff]":
+        """Hold all spans at one Ts, compare, let go. :raises JobRefusedError: the changefeed does not run."""
+        return await comparison.compare(self, self._capture.works, self.info_of(changefeed_id))
+
+    def info_of(self, changefeed_id: str) -> ChangefeedInfo:
+        """:raises ChangefeedNotFoundError: no such changefeed."""
+        feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
+        if feed is None or feed.info is None:
+            raise ChangefeedNotFoundError(
+                f"no changefeed {changefeed_id!r}; `weir changefeed list` shows which there are"
+            )
+        return feed.info
+
+    def resolved_ts(self, changefeed_id: str) -> Ts:
+        """Up to where the changefeed's log is complete, as this capture knows; 0 without a log."""
+        feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
+        return max((head.resolved_ts for head in feed.heads.values()), default=Ts(0)) if feed else Ts(0)
+
+    async def ask(self, job: jobs.Job) -> Any:
+        """:raises NotOwnerError: this capture is not the owner. :raises JobRefusedError: the owner says why."""
+        return await self._life.seat.submit(job)
+
+    def _info(self, changefeed: ChangefeedId, spec: views.ChangefeedSpec) -> ChangefeedInfo:
+        keeper = self._capture.works.keeper
+        return ChangefeedInfo(
+            id=changefeed,
+            source=keeper.seal(spec.source_uri),
+            sink=keeper.seal(spec.sink_uri),
+            mode=spec.mode,
+            sink_mode=spec.sink_mode,
+            start_ts=Ts(spec.start_ts or 0),
+            target_ts=None if spec.target_ts is None else Ts(spec.target_ts),
+            config=spec.config,
+            created_at=time.time(),
+            creator_version=installed_version(),
+        )
+
+    async def _first_view(self, changefeed: ChangefeedId) -> views.ChangefeedView:
+        """The owner's watch brings what was stored a moment ago."""
+        with anyio.move_on_after(_SEEN_TIMEOUT_S):
+            while True:
+                try:
+                    return await self.query(changefeed)
+                except ChangefeedNotFoundError:
+                    await anyio.sleep(_SEEN_LOOK_S)
+        raise OwnerNotFoundError(f"changefeed {changefeed} is stored, but the owner has not taken it up yet; query it")
+
+    @property
+    def _life(self) -> "Life":
+        if self._capture.life is None:
+            raise OwnerNotFoundError(
+                "this capture lost its session with etcd and starts anew; try again in a few seconds"
+            )
+        return self._capture.life
+
+
+def _exists(changefeed: ChangefeedId) -> ChangefeedExistsError:
+    return ChangefeedExistsError(f"changefeed {changefeed!r} exists already; choose another id, or remove it first")
+
+
+def _view(view: OwnersView) -> views.ChangefeedView:
+    return views.ChangefeedView.model_validate(view, from_attributes=True)

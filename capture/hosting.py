@@ -1,0 +1,157 @@
+"""The processors of one capture: performs what ``agent.processors`` decides, and brings each its messages.
+
+A processor that crashes ends alone: what it crashed with becomes an error of its changefeed, which the owner sees in
+etcd. Messages for changefeeds that have no processor here are dropped; the owner sends again until it is answered.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+from anyio.abc import TaskGroup
+
+from agent.agent import Agent
+from agent.gate import Gate
+from agent.parts import Parts
+from agent.processor import AskStatistics, FromOwner, Input, Moved, Processor, ProcessorStatistics, StopServing
+from agent.processors import (
+    ManagerEffect,
+    MeetPeers,
+    Observe,
+    ProcessorEnded,
+    ProcessorReported,
+    StartProcessor,
+    StopProcessor,
+)
+from agent.span_writer import running_error
+from capture.actors import ActorRef, Cell
+from capture.errors import ActorDeadError, ActorError, MailboxFullError, MessagingError, ProcessorCrashedError
+from capture.version import installed_version
+from reactor.effects import Log
+from reactor.errors import WeirError
+from reactor.ids import CaptureId, ChangefeedId
+from reactor.messages import Message
+from reactor.records import ChangefeedInfo, RunningError
+
+#: topics of ``capture.messaging``: orders to agents, answers to the owner
+AGENT_TOPIC, OWNER_TOPIC = "agent", "owner"
+
+_MAILBOX_SIZE = 65_536
+_ASK_TIMEOUT_S = 5.0
+
+_log = structlog.get_logger()
+
+
+class Plant(Protocol):
+    """Builds the parts a processor works with."""
+
+    def open(self, info: ChangefeedInfo) -> Parts:
+        """:raises WeirError: the changefeed's URIs cannot be opened here."""
+        ...
+
+
+class Peers(Protocol):
+    """The part of ``capture.messaging.Messenger`` that hosting needs."""
+
+    def set_peers(self, peers: Mapping[CaptureId, str]) -> None: ...
+
+    def send_nowait(self, topic: str, message: Message) -> None: ...
+
+
+class ProcessorHost:
+    """``post`` takes events to the reactor of ``agent.processors``; ``tasks`` is what processors run in."""
+
+    def __init__(
+        self, capture: CaptureId, *, peers: Peers, plant: Plant, tasks: TaskGroup, post: Callable[[object], None]
+    ) -> None:
+        self._capture = capture
+        self._peers = peers
+        self._plant = plant
+        self._tasks = tasks
+        self._post = post
+        self._processors: dict[ChangefeedId, ActorRef[Input]] = {}
+
+    def perform(self, effect: ManagerEffect) -> None:
+        match effect:
+            case StartProcessor(changefeed, info):
+                self._start(changefeed, info)
+            case StopProcessor(changefeed):
+                if changefeed in self._processors:
+                    self._processors[changefeed].stop(drain=False)
+            case Observe(changefeed, feed):
+                self._tell(changefeed, Moved(feed))
+            case MeetPeers(addresses):
+                self._peers.set_peers(dict(addresses))
+            case Log(level, event, fields):
+                getattr(_log, level)(event, **dict(fields))
+
+    async def on_message(self, message: Message) -> None:
+        """The handler of ``AGENT_TOPIC``."""
+        self._tell(message.changefeed, FromOwner(message))
+
+    def stop_serving(self) -> None:
+        """This capture is leaving: every agent says so from now on."""
+        for changefeed in self._processors:
+            self._tell(changefeed, StopServing())
+
+    async def is_idle(self) -> bool:
+        """No span and no unit is here any more."""
+        return all(not (one.spans or one.units) for one in (await self.statistics()).values())
+
+    async def statistics(self) -> dict[ChangefeedId, ProcessorStatistics]:
+        answers: dict[ChangefeedId, ProcessorStatistics] = {}
+        for changefeed, processor in list(self._processors.items()):
+            try:
+                answers[changefeed] = await processor.ask(AskStatistics(), _ASK_TIMEOUT_S)
+            except ActorError:
+                continue  # it is ending
+        return answers
+
+    def _tell(self, changefeed: ChangefeedId, message: Input) -> None:
+        processor = self._processors.get(changefeed)
+        if processor is None:
+            return
+        try:
+            processor.tell_nowait(message)
+        except ActorDeadError:
+            pass  # it is ending; ``ProcessorEnded`` is on its way
+        except MailboxFullError:
+            # heartbeats and etcd's state come again, and what an order is for is asked for again
+            _log.warning("processor is not keeping up", changefeed=changefeed)
+
+    def _start(self, changefeed: ChangefeedId, info: ChangefeedInfo) -> None:
+        def report(error: RunningError) -> None:
+            self._post(ProcessorReported(changefeed, info.epoch, error))
+
+        try:
+            parts = self._plant.open(info)
+        except WeirError as error:
+            report(running_error(error))
+            self._post(ProcessorEnded(changefeed))
+            return
+        gate = Gate(uuid.uuid4().hex, info.epoch, version=installed_version())
+        agent = Agent(self._capture, changefeed, gate=gate)
+        processor = Processor(agent, parts, send=self._send, report=report)
+        cell: Cell[Input] = Cell(lambda: processor, f"processor-{changefeed}", mailbox_size=_MAILBOX_SIZE)
+        self._processors[changefeed] = cell.ref
+        self._tasks.start_soon(self._run, changefeed, cell, report, name=cell.name)
+
+    async def _run(self, changefeed: ChangefeedId, cell: Cell[Input], report: Callable[[RunningError], None]) -> None:
+        try:
+            await cell.run()
+        except Exception as error:
+            crash = ProcessorCrashedError(
+                f"the processor of {changefeed} crashed ({type(error).__name__}); see the log"
+            )
+            report(running_error(crash))
+        finally:
+            del self._processors[changefeed]
+            cell.close()
+            self._post(ProcessorEnded(changefeed))
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._peers.send_nowait(OWNER_TOPIC, message)
+        except MessagingError as error:
+            _log.debug("an answer to the owner was not sent", receiver=message.receiver, error=str(error))

@@ -1,0 +1,162 @@
+"""One life of a capture: everything that runs under one session and one id, started together and ended together."""
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import structlog
+
+from agent.processors import Processors
+from capture.hosting import AGENT_TOPIC, OWNER_TOPIC, ProcessorHost
+from capture.messaging import Messenger
+from capture.seat import Seat
+from capture.version import installed_version
+from reactor import keys
+from reactor.client import EtcdClient
+from reactor.errors import EtcdError, SessionDoneError
+from reactor.ids import CaptureId
+from reactor.records import CaptureInfo
+from reactor.session import Session, open_session
+from reactor.settings import ReactorSettings
+from reactor.state import ClusterState
+from reactor.worker import EtcdWorker
+
+if TYPE_CHECKING:
+    from capture.capture import Capture
+
+_UNREGISTER_TIMEOUT_S = 5.0
+_DRAIN_TIMEOUT_S = 30.0
+_DRAIN_LOOK_S = 0.1
+
+_log = structlog.get_logger()
+
+
+class Life:
+    """The parts of one membership. Made by ``live``."""
+
+    def __init__(
+        self, info: CaptureInfo, *, client: EtcdClient, state: ClusterState, seat: Seat, host: ProcessorHost
+    ) -> None:
+        self.info = info
+        self.client = client
+        #: as the processors' worker sees the cluster; read it, never change it
+        self.state = state
+        self.seat = seat
+        self.host = host
+        self._ended = anyio.Event()
+
+    async def wait_end(self) -> None:
+        await self._ended.wait()
+
+    async def leave(self) -> None:
+        """Let others take over what runs here, for a while, then end."""
+        self.host.stop_serving()
+        self.seat.leave()
+        with anyio.move_on_after(_DRAIN_TIMEOUT_S):
+            while len(self.state.captures) > 1 and not await self.host.is_idle():  # noqa: ASYNC110 - asks actors
+                await anyio.sleep(_DRAIN_LOOK_S)
+        self._ended.set()
+
+
+@asynccontextmanager
+async def live(capture: "Capture", client: EtcdClient) -> AsyncIterator[Life]:
+    """Register, run all parts, unregister.
+
+    :raises SessionDoneError: the session was lost; nothing of this life runs any more.
+    :raises EtcdError: etcd refused or cannot be reached.
+    """
+    settings = ReactorSettings(session_ttl_s=capture.settings.session_ttl_seconds)
+    try:
+        async with (
+            open_session(client, ttl_s=settings.session_ttl_s) as session,
+            _parts(capture, client, session, settings) as life,
+        ):
+            yield life
+    except BaseExceptionGroup as group:
+        raise _cause(group) from None
+
+
+@asynccontextmanager
+async def _parts(
+    capture: "Capture", client: EtcdClient, session: Session, settings: ReactorSettings
+) -> AsyncIterator[Life]:
+    cluster, capture_id = capture.settings.cluster_id, CaptureId(str(uuid.uuid4()))
+    state = ClusterState(cluster, removal_grace_s=0.0)
+    messenger = Messenger(capture_id, listen=capture.settings.listen_peer_addr)
+    async with messenger, anyio.create_task_group() as tasks:
+        processors = Processors(capture_id, cluster=cluster)
+        works = capture.works.for_life(client, capture_id, state)
+        host = ProcessorHost(
+            capture_id, peers=messenger, plant=works, tasks=tasks, post=lambda event: worker.post(event)
+        )
+        worker = EtcdWorker(
+            client,
+            processors,
+            state=state,
+            session=session,
+            perform=host.perform,
+            interval_s=settings.tick_interval_s,
+            idle_interval_s=settings.idle_interval_s,
+        )
+        seat = Seat(
+            capture_id,
+            cluster=cluster,
+            client=client,
+            session=session,
+            peers=messenger,
+            settings=settings,
+            drop_upstream=lambda effect, post: tasks.start_soon(works.drop_upstream, effect, post),
+        )
+        messenger.register(AGENT_TOPIC, host.on_message)
+        messenger.register(OWNER_TOPIC, seat.on_message)
+        info = _info(capture, capture_id, messenger.address)
+        key = str(keys.CaptureKey(cluster, capture_id))
+        await client.put(key, info.encode(), lease=session.lease)
+        _log.info("registered", capture=capture_id, address=info.address, peer_address=info.peer_address)
+        tasks.start_soon(worker.run, name="processors' worker")
+        tasks.start_soon(seat.run, name="owner's seat")
+        try:
+            yield Life(info, client=client, state=state, seat=seat, host=host)
+        finally:
+            tasks.cancel_scope.cancel()
+            await _unregister(client, key)
+
+
+def _info(capture: "Capture", capture_id: CaptureId, peer_address: str) -> CaptureInfo:
+    settings = capture.settings
+    return CaptureInfo(
+        id=capture_id,
+        address=settings.advertise_addr or settings.addr,
+        peer_address=settings.advertise_peer_addr or peer_address,
+        version=installed_version(),
+        cluster_id=settings.cluster_id,
+        started_at=time.time(),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+    )
+
+
+async def _unregister(client: EtcdClient, key: str) -> None:
+    """Best effort: the lease takes the key with it anyway."""
+    with anyio.move_on_after(_UNREGISTER_TIMEOUT_S, shield=True):
+        try:
+            await client.delete(key)
+        except EtcdError as error:
+            _log.warning("not unregistered", key=key, error=str(error))
+
+
+def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The end of the session explains everything else that failed with it."""
+    leaves = list(_leaves(group))
+    return next((leaf for leaf in leaves if isinstance(leaf, SessionDoneError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for part in error.exceptions for leaf in _leaves(part)]
+    return [error]

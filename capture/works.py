@@ -1,0 +1,247 @@
+"""What a capture's process gives its lives to work with: Spark, the log storage, the key to secrets, and real parts.
+
+It outlives sessions. It also does for the door what needs source and sink but no owner: checks before a changefeed is
+created, cleaning up after one is removed, and comparing tables.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+import structlog
+from anyio import to_thread
+
+from agent import diff
+from agent.errors import LogStorageMismatchError
+from agent.feed_parts import Feed, FeedParts
+from agent.log.storage import claim
+from agent.parts import Parts
+from agent.sinks import open_sink
+from agent.sources.postgres import slots
+from agent.sources.postgres.export import ExportedSnapshot, create_slot
+from agent.sources.postgres.preflight import check_source
+from agent.spark import SparkExecutor
+from capture.cluster import ChangefeedSpec, TableDiff
+from capture.config import ServerSettings
+from capture.hosting import Plant
+from capture.secrets import Keeper, resolve
+from owner.jobs import UpstreamDropped
+from reactor import keys
+from reactor.client import Compare, EtcdClient, Put, Target
+from reactor.effects import DropUpstream
+from reactor.errors import WeirError
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.records import ChangefeedInfo
+from reactor.state import ClusterState
+
+_log = structlog.get_logger()
+
+
+class LifeWorks(Plant, Protocol):
+    """The works as one life uses them."""
+
+    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
+        """Clean up after a removed changefeed, and say how it went."""
+        ...
+
+
+class SourceSnapshot(Protocol):
+    """The source as it was at ``ts``: all commits at or below it, and no other."""
+
+    @property
+    def ts(self) -> Ts: ...
+
+
+class Works(Protocol):
+    """See above; ``capture.capture`` states what a simulated cluster has to bring instead."""
+
+    @property
+    def keeper(self) -> Keeper: ...
+
+    async def start(self, client: EtcdClient) -> None:
+        """:raises WeirError: no Java, Spark does not start, or the log storage is not this cluster's."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> LifeWorks: ...
+
+    async def check(self, spec: ChangefeedSpec) -> None:
+        """:raises WeirError: source or sink say why this changefeed cannot be."""
+        ...
+
+    def source_snapshot(self, info: ChangefeedInfo) -> AbstractAsyncContextManager[SourceSnapshot]: ...
+
+    async def compare(self, info: ChangefeedInfo, snapshot: SourceSnapshot) -> list[TableDiff]: ...
+
+
+class RealWorks:
+    """PostgreSQL, Spark and the sinks."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._spark = SparkExecutor(
+            settings.spark_master, settings=settings.spark, work_dir=(settings.data_dir / "spark").absolute()
+        )
+        self._keeper: Keeper | None = None
+
+    @property
+    def keeper(self) -> Keeper:
+        if self._keeper is None:
+            path = self._settings.secret_key_file
+            own = self._settings.data_dir / "secret.key"
+            self._keeper = Keeper.from_file(path) if path else Keeper.from_own_file(own)
+        return self._keeper
+
+    async def start(self, client: EtcdClient) -> None:
+        await self._claim_log_storage(client)
+        await to_thread.run_sync(self._spark.start, abandon_on_cancel=True)
+
+    async def stop(self) -> None:
+        await to_thread.run_sync(self._spark.stop)
+
+    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> LifeWorks:
+        return _RealLifeWorks(self, client, capture, state)
+
+    async def check(self, spec: ChangefeedSpec) -> None:
+        await to_thread.run_sync(partial(_check, spec, self._settings.cluster_id), abandon_on_cancel=True)
+
+    @asynccontextmanager
+    async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[SourceSnapshot]:
+        feed = self.feed(info)
+        name = f"{feed.names.slot[:52]}_compare"
+        export = await to_thread.run_sync(partial(create_slot, feed.source_uri, name, is_temporary=True))
+        try:
+            yield _Exported(export)
+        finally:
+            export.close()
+
+    async def compare(self, info: ChangefeedInfo, snapshot: SourceSnapshot) -> list[TableDiff]:
+        assert isinstance(snapshot, _Exported)
+        return await to_thread.run_sync(self._compare, self.feed(info), snapshot)
+
+    def feed(self, info: ChangefeedInfo) -> Feed:
+        """:raises ConfigError: sealed with another key, or a reference that names nothing here."""
+        return Feed(
+            id=info.id,
+            cluster=self._settings.cluster_id,
+            namespace=info.namespace,
+            source_uri=self.keeper.connectable(info.source),
+            sink_uri=self.keeper.connectable(info.sink),
+            mode=info.mode,
+            sink_mode=info.sink_mode,
+            config=info.config,
+            start_ts=info.start_ts,
+            log_uri=self._settings.log_storage_uri,
+        )
+
+    def open(self, feed: Feed, *, capture: CaptureId, client: EtcdClient, checkpoint: Callable[[], Ts]) -> Parts:
+        return FeedParts(feed, capture=capture, client=client, executor=self._spark, checkpoint=checkpoint)
+
+    def _compare(self, feed: Feed, snapshot: "_Exported") -> list[TableDiff]:
+        tables = check_source(
+            feed.source_uri,
+            feed.config.filter.rules,
+            force_replicate=feed.config.force_replicate,
+            sink_mode=feed.sink_mode,
+        ).tables
+        found = diff.compare_tables(feed.source_uri, feed.sink_uri, tables, snapshot=snapshot.name)
+        return [
+            TableDiff(
+                table=one.table,
+                equal=one.equal,
+                source_rows=one.rows_source,
+                sink_rows=one.rows_sink,
+                ts=snapshot.ts,
+                differences=one.differences,
+            )
+            for one in found
+        ]
+
+    async def _claim_log_storage(self, client: EtcdClient) -> None:
+        """The first capture of a cluster marks its log storage, and etcd remembers the mark.
+
+        :raises LogStorageMismatchError: this is not the storage that the cluster's log lies on.
+        """
+        key = str(keys.LogStorageKey(self._settings.cluster_id))
+        stored = await client.get(key)
+        expected = stored.value.decode() if stored else None
+        uri = self._settings.log_storage_uri
+        run = partial(claim, uri, cluster_id=self._settings.cluster_id, expected=expected)
+        found = await to_thread.run_sync(run)
+        if stored is None:
+            absent = Compare(key, Target.CREATE_REVISION, 0)
+            if not (await client.txn([absent], [Put(key, found.encode())])).succeeded:
+                other = await client.get(key)
+                if other is None or other.value.decode() != found:
+                    raise LogStorageMismatchError(
+                        f"two captures began this cluster at once on different log storage ({uri} is one of them); "
+                        "give all of them the same --log-storage"
+                    )
+
+
+class _Exported:
+    def __init__(self, export: ExportedSnapshot) -> None:
+        self._export = export
+
+    @property
+    def ts(self) -> Ts:
+        return self._export.start_ts
+
+    @property
+    def name(self) -> str:
+        return self._export.snapshot
+
+
+class _RealLifeWorks:
+    def __init__(self, works: RealWorks, client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
+        self._works = works
+        self._client = client
+        self._capture = capture
+        self._state = state
+
+    def open(self, info: ChangefeedInfo) -> Parts:
+        return self._works.open(
+            self._works.feed(info),
+            capture=self._capture,
+            client=self._client,
+            checkpoint=lambda: self._checkpoint(info.id),
+        )
+
+    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
+        error = ""
+        try:
+            await to_thread.run_sync(_drop, self._works.feed(effect.info), abandon_on_cancel=True)
+        except WeirError as failure:
+            error = str(failure)
+            _log.warning("cleaning up after a changefeed failed", changefeed=effect.changefeed, error=error)
+        post(UpstreamDropped(effect.changefeed, error))
+
+    def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
+        feed = self._state.changefeeds.get(changefeed)
+        return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
+
+
+def build_works(settings: ServerSettings) -> Works:
+    return RealWorks(settings)
+
+
+def _check(spec: ChangefeedSpec, cluster_id: str) -> None:
+    """Everything that can be found out before anything is made."""
+    sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
+    slots.names_for(cluster_id, spec.changefeed_id, slot=spec.config.slot, publication=spec.config.publication)
+    found = check_source(
+        resolve(spec.source_uri),
+        spec.config.filter.rules,
+        force_replicate=spec.config.force_replicate,
+        sink_mode=spec.sink_mode,
+    )
+    sink.check(found.tables)
+
+
+def _drop(feed: Feed) -> None:
+    """Slot and publications, then the log's files: safe to do again."""
+    slots.drop_upstream(feed.source_uri, feed.names)
+    feed.log_directory("main").remove_all()
+    feed.manifest("main").remove()
