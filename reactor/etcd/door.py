@@ -13,6 +13,7 @@ import grpc
 from reactor.errors import EtcdError, EtcdUnreachableError, LeaseExpiredError
 from reactor.etcd import faults
 from reactor.etcd.stubs import KV, Auth, Lease, WatchStub, rpc
+from reactor.etcd.waiting import answer_of
 from reactor.settings import TlsFiles
 
 _OPTIONS = (
@@ -49,7 +50,7 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
         """
         metadata = () if skip_auth else await self._credentials_metadata()
         try:
-            return await stub_func(request, metadata=metadata)
+            return await answer_of(stub_func(request, metadata=metadata))
         except grpc.aio.AioRpcError as error:
             if skip_auth or self.username is None or not faults.is_stale_token(error):
                 raise faults.translate(error, endpoint=self.endpoint) from None
@@ -65,7 +66,7 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
                 return False
             if state is grpc.ChannelConnectivity.SHUTDOWN:
                 raise EtcdUnreachableError("this etcd client is closed; open a new one")
-            await self.channel.wait_for_state_change(state)
+            await answer_of(self.channel.wait_for_state_change(state))
 
     async def range(self, key: bytes, range_end: bytes = b"") -> Any:
         return await self.grpc_call(self._kv_stub.Range, rpc.RangeRequest(key=key, range_end=range_end))
@@ -87,8 +88,8 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
         """
         call = self._lease_stub.LeaseKeepAlive(metadata=await self._credentials_metadata(_REQUIRE_LEADER))
         try:
-            await call.write(rpc.LeaseKeepAliveRequest(ID=lease))
-            answer = await call.read()
+            await answer_of(call.write(rpc.LeaseKeepAliveRequest(ID=lease)))
+            answer = await answer_of(call.read())
         except grpc.aio.AioRpcError as error:
             raise self.stream_error(error) from None
         except asyncio.InvalidStateError:
@@ -112,8 +113,10 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
             return faults.unreachable(self.endpoint, "the token has run out")
         return faults.translate(error, endpoint=self.endpoint)
 
-    def drop_token(self) -> None:
-        self._token = None
+    def drop_token(self) -> bool:
+        """Whether there was one: the next call authenticates anew."""
+        had_token, self._token = self._token is not None, None
+        return had_token
 
     async def close(self) -> None:
         await self.channel.close()
@@ -133,7 +136,7 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
         if self._token is not None and ("token", self._token) in stale:
             self.drop_token()
         try:
-            return await stub_func(request, metadata=await self._credentials_metadata())
+            return await answer_of(stub_func(request, metadata=await self._credentials_metadata()))
         except grpc.aio.AioRpcError as error:
             raise faults.translate(error, endpoint=self.endpoint) from None
 

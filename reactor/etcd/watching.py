@@ -21,6 +21,7 @@ from reactor.etcd import faults
 from reactor.etcd.door import Door
 from reactor.etcd.endpoints import Endpoints
 from reactor.etcd.stubs import PROGRESS_REQUEST, increment_last_byte, rpc
+from reactor.etcd.waiting import answer_of
 
 PROGRESS_INTERVAL_S = 1.0
 SILENCE_S_MAX = 10.0
@@ -39,6 +40,7 @@ class Watching:
         self._prefix = prefix
         self._next_revision = start_revision
         self._heard_at = math.inf
+        self._may_authenticate = True
         self._failure: EtcdError | None = None
 
     async def run(self, send: MemoryObjectSendStream[WatchBatch]) -> None:
@@ -76,7 +78,7 @@ class Watching:
         try:
             async with anyio.create_task_group() as tasks:
                 try:
-                    await call.write(self._create_request())
+                    await answer_of(call.write(self._create_request()))
                     tasks.start_soon(self._ask_progress, call)
                     await self._read(door, call, send)
                 except grpc.aio.AioRpcError as error:
@@ -96,6 +98,7 @@ class Watching:
             answer = await self._next_answer(door, call)
             if answer.canceled:
                 raise self._cancelled(door, answer)
+            self._may_authenticate = True
             self._heard_at = math.inf  # while the reader of the batches takes its time, silence is ours
             if answer.events or not answer.created:
                 await send.send(_batch(answer))
@@ -105,7 +108,7 @@ class Watching:
     async def _next_answer(self, door: Door, call: Any) -> Any:
         self._heard_at = anyio.current_time()
         with anyio.move_on_after(SILENCE_S_MAX):
-            answer = await call.read()
+            answer = await answer_of(call.read())
             if answer is grpc.aio.EOF:
                 raise faults.unreachable(door.endpoint, "the watch stream ended")
             return answer
@@ -116,8 +119,8 @@ class Watching:
             await anyio.sleep(PROGRESS_INTERVAL_S)
             if anyio.current_time() - self._heard_at >= PROGRESS_INTERVAL_S:
                 try:
-                    await call.write(PROGRESS_REQUEST)
-                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    await answer_of(call.write(PROGRESS_REQUEST))
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError, EtcdUnreachableError):
                     return  # the stream is over; its reader says why
 
     def _create_request(self) -> Any:
@@ -131,11 +134,12 @@ class Watching:
                 f"revision {self._next_revision} of {self._prefix} has been compacted away (the oldest is "
                 f"{answer.compact_revision}); read the prefix again"
             )
-        if "invalid auth token" in answer.cancel_reason:
-            door.drop_token()
-            return faults.unreachable(door.endpoint, answer.cancel_reason)
         known = faults.from_text(answer.cancel_reason, endpoint=door.endpoint)
-        return known or faults.unreachable(door.endpoint, answer.cancel_reason or "etcd gave the watch up")
+        if known is None or (self._may_authenticate and door.drop_token()):
+            # "permission denied" is also what etcd says of a token that it has forgotten
+            self._may_authenticate = False
+            return faults.unreachable(door.endpoint, answer.cancel_reason or "etcd gave the watch up")
+        return known
 
 
 def _batch(answer: Any) -> WatchBatch:

@@ -1,0 +1,192 @@
+"""What only a real etcd can show: it dies, hangs, asks for passwords, speaks TLS, and one of several is down."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from capture.embedded import EmbeddedEtcd
+from reactor.client import EtcdClient, Put
+from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError
+from reactor.etcd import connect
+from reactor.etcd.client import GrpcEtcdClient
+from reactor.etcd.door import Door
+from reactor.etcd.endpoints import Endpoints
+from reactor.session import open_session
+from reactor.settings import TlsFiles
+
+NOBODY = "http://127.0.0.1:1"
+
+
+@asynccontextmanager
+async def client_of(
+    *endpoints: str, timeout_s: float = 5.0, user: str | None = None, password: str | None = None
+) -> AsyncIterator[GrpcEtcdClient]:
+    client = await connect(endpoints, timeout_s=timeout_s, user=user, password=password)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def test_an_etcd_that_is_not_there_is_named_in_one_line() -> None:
+    with pytest.raises(EtcdUnreachableError) as caught:
+        await connect([NOBODY, "http://127.0.0.1:2"], user="root", password="secret", timeout_s=0.5)
+    assert "http://127.0.0.1:1, http://127.0.0.1:2" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_no_endpoint_is_an_error_too() -> None:
+    with pytest.raises(EtcdError, match="no etcd endpoint"):
+        await connect([])
+
+
+async def test_endpoints_that_are_down_are_passed_over(etcd_url: str) -> None:
+    async with client_of(NOBODY, etcd_url, "http://127.0.0.1:2") as client:
+        await client.put("/door/passed-over", b"1")
+        start = anyio.current_time()
+        for _ in range(50):
+            await client.get("/door/passed-over")
+        assert anyio.current_time() - start < 2
+
+
+async def test_a_closed_client_says_so(etcd_url: str) -> None:
+    async with client_of(etcd_url) as client:
+        pass
+    with pytest.raises(EtcdUnreachableError, match="closed"):
+        await client.get("/a")
+
+
+async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    async def watch(client: EtcdClient, start: int, *, until: int) -> None:
+        async with client.watch_prefix("/w/", start_revision=start) as batches:
+            async for batch in batches:
+                seen.extend(event.value or b"" for event in batch.events)
+                if len(seen) >= until:
+                    return
+
+    async def put(client: EtcdClient, number: int) -> None:
+        """Until it is known to be there once: a lost answer may mean that it is."""
+        while True:
+            try:
+                item = await client.get("/w/key")
+                if item is None or item.value != b"%d" % number:
+                    await client.put("/w/key", b"%d" % number)
+                return
+            except EtcdUnreachableError:
+                await anyio.sleep(0.05)
+
+    with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
+        async with client_of(etcd.url) as client, client_of(etcd.url) as writer:
+            start = (await client.get_prefix("/w/")).revision + 1
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(lambda: watch(client, start, until=90))
+                    for number in range(90):
+                        if number % 30 == 15:
+                            tasks.start_soon(anyio.to_thread.run_sync, etcd.kill)
+                            await anyio.sleep(0.1)
+                            await anyio.to_thread.run_sync(etcd.start)
+                        await put(writer, number)
+    assert seen == [b"%d" % number for number in range(90)]
+
+
+async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path: Path) -> None:
+    with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
+        async with client_of(etcd.url, timeout_s=1.0) as client, open_session(client, ttl_s=5) as session:
+            os.kill(etcd.pid, signal.SIGSTOP)
+            try:
+                start = anyio.current_time()
+                with pytest.raises(EtcdUnreachableError):
+                    await client.txn([], [Put("/a", b"")])
+                with pytest.raises(EtcdUnreachableError):
+                    await client.get("/a")
+                assert 1.9 < anyio.current_time() - start < 3
+                with anyio.fail_after(6):
+                    await session.wait_done()
+            finally:
+                os.kill(etcd.pid, signal.SIGCONT)
+
+
+async def test_reads_go_on_with_another_endpoint_when_one_hangs(etcd_url: str, tmp_path: Path) -> None:
+    with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as hanging:
+        async with client_of(hanging.url, etcd_url, timeout_s=4.0) as client:
+            os.kill(hanging.pid, signal.SIGSTOP)
+            try:
+                start = anyio.current_time()
+                await client.get("/a")
+                assert anyio.current_time() - start < 3
+            finally:
+                os.kill(hanging.pid, signal.SIGCONT)
+
+
+async def _enable_auth(url: str) -> None:
+    door = Door(url, tls=None, user=None, password=None)
+    try:
+        assert await door.is_ready()
+        await door.user_add("root", "secret")
+        await door.role_add("root")
+        await door.user_grant_role("root", "root")
+        await door.user_add("nobody", "secret")
+        await door.auth_enable()
+    finally:
+        await door.close()
+
+
+async def test_user_and_password(tmp_path: Path) -> None:
+    with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
+        await _enable_auth(etcd.url)
+        for user, password in (("root", "wrong"), ("who", "secret"), (None, None)):
+            with pytest.raises(EtcdAuthError) as caught:
+                await connect([etcd.url], user=user, password=password)
+            assert "secret" not in str(caught.value)
+            assert "wrong" not in str(caught.value)
+        with pytest.raises(EtcdAuthError, match="may not do this"):
+            await connect([etcd.url], user="nobody", password="secret")
+        async with (
+            client_of(etcd.url, user="root", password="secret") as client,
+            open_session(client, ttl_s=5) as session,
+        ):
+            await client.put("/a", b"1", lease=session.lease)
+            # etcd forgets its simple tokens at a restart; each kind of call must find a new one by itself
+            await anyio.to_thread.run_sync(etcd.restart)
+            assert await client.keep_alive(session.lease) == 5
+            await anyio.to_thread.run_sync(etcd.restart)
+            assert (await client.txn([], [Put("/b", b"2")])).succeeded
+            await anyio.to_thread.run_sync(etcd.restart)
+            with anyio.fail_after(10):
+                async with client.watch_prefix("/", start_revision=1) as batches:
+                    async for batch in batches:
+                        if any(event.key == "/b" for event in batch.events):
+                            break
+
+
+async def test_a_user_who_may_not_watch_is_told_so(tmp_path: Path) -> None:
+    with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
+        await _enable_auth(etcd.url)
+        nobody = Door(etcd.url, tls=None, user="nobody", password="secret")
+        client = GrpcEtcdClient(Endpoints([nobody], timeout_s=2))
+        try:
+            async with client.watch_prefix("/", start_revision=1) as batches:
+                with pytest.raises(EtcdAuthError), anyio.fail_after(10):
+                    await anext(batches)
+        finally:
+            await client.close()
+
+
+async def test_a_user_given_to_an_etcd_without_users(etcd_url: str) -> None:
+    with pytest.raises(EtcdAuthError, match="leave user and password out"):
+        await connect([etcd_url], user="root", password="secret")
+
+
+async def test_a_tls_file_that_is_not_there() -> None:
+    with pytest.raises(EtcdError, match=r"cannot read the TLS file /nowhere/ca\.pem"):
+        await connect(["https://127.0.0.1:1"], tls=TlsFiles("/nowhere/ca.pem"))
