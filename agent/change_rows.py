@@ -42,7 +42,7 @@ class Rows:
 
     @classmethod
     def gather(cls, parts: Sequence[Changes], key: Sequence[str]) -> "Rows":
-        parts = [_fill_from_before(part) for part in parts]
+        parts = [fill_from_before(part) for part in parts]
         schema = _widest_schema(parts)
         before = [_before_keys(part, key) for part in parts]
         return cls(
@@ -54,7 +54,7 @@ class Rows:
         )
 
 
-def _fill_from_before(part: Changes) -> Changes:
+def fill_from_before(part: Changes) -> Changes:
     """A full before image tells what an unchanged column holds."""
     if not part.unchanged or part.before is None:
         return part

@@ -1,0 +1,49 @@
+"""A sink that counts changes and drops them: for measuring everything in front of a sink.
+
+It records nothing, so ``recorded_ts`` is None ("no record": the span's checkpoint in etcd is all there is), any
+``from_ts`` is accepted, and a change that is delivered twice is dropped twice.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from agent.errors import SinkUriError
+from agent.ports import Changes, FlushResult, FlushTask, StagedFile
+from agent.schema import TableSchema
+from agent.sinks.uri import SinkUri
+from reactor.ids import TableSpan, Ts
+from reactor.records import SinkMode, TableRecord
+
+
+class BlackholeSink:
+    """``ports.Sink`` without a place to write to."""
+
+    def __init__(self, uri: SinkUri, *, changefeed: str, mode: SinkMode) -> None:
+        if uri.options:
+            raise SinkUriError(f"unknown option {min(uri.options)!r}: blackhole:// has none")
+
+    def check(self, tables: Sequence[TableRecord]) -> None:
+        """There is always room."""
+
+    def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
+        return None
+
+    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        rows = sum(batch.num_rows for batch in batches)
+        return [StagedFile(f"blackhole:{chunk_id}", rows, 0)] if rows else []
+
+    def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
+        """Nothing was kept."""
+
+    def write(self, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
+        rows, bytes_, commit_time = 0, 0, 0.0
+        for part in changes:
+            rows += len(part)
+            bytes_ += part.after.nbytes
+            commit_time = max(commit_time, part.commit_time)
+        return FlushResult(task.span, task.from_ts, task.to_ts, rows=rows, bytes=bytes_, commit_time=commit_time)
+
+    def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
+        return [result if result.error else replace(result, committed=True) for result in results]

@@ -1,0 +1,222 @@
+"""The Delta sink: a table for each source table at ``{directory}/{schema}/{table}``, written with delta-rs, no JVM.
+
+How the two ways of writing keep exactly-once:
+
+- *changelog*, and tables without a key: executors write files that nobody sees yet (``delta_files``); the capture
+  commits those of all tasks of a table in one step with the spans' records (``delta_commit``).
+- *upsert*: the executor folds the changes to one row per key and commits them with the record itself (``delta_merge``).
+
+A result without error whose ``committed`` is False after ``commit`` means: nothing had to be written, the record stays
+where it was.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from deltalake import CommitProperties, Schema
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import create_table_with_add_actions
+
+from agent.change_rows import after_truncate
+from agent.errors import SinkConfigError, SinkUriError
+from agent.ports import INSERT, TRUNCATE, Changes, FlushResult, FlushTask, StagedFile
+from agent.schema import TableSchema
+from agent.sinks import delta_changelog, delta_commit, delta_files, delta_merge, delta_schema, delta_table, delta_upkeep
+from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_table import Owner, TablePlace
+from agent.sinks.uri import SinkUri
+from reactor.ids import TableSpan, Ts
+from reactor.records import SinkMode, TableRecord
+
+_RETENTION_OPTION = "retention_seconds"
+_RETENTION_S = 3600
+_STAGED = "snapshot-"
+
+
+class DeltaSink:
+    """``ports.Sink`` over Delta tables. ``retention_seconds`` in the URI: how long replaced files stay for readers."""
+
+    def __init__(self, uri: SinkUri, *, changefeed: str, mode: SinkMode) -> None:
+        options = dict(uri.options)
+        self._retention_s = _seconds(options.pop(_RETENTION_OPTION, str(_RETENTION_S)))
+        if uri.is_local and options:
+            raise SinkUriError(f"unknown option {min(options)!r} of a Delta sink; it knows {_RETENTION_OPTION}")
+        self._uri = uri
+        self._options = options
+        self._owner = Owner(changefeed, mode)
+
+    @property
+    def _is_changelog(self) -> bool:
+        return self._owner.mode == SinkMode.CHANGELOG
+
+    def place(self, schema_name: str, name: str) -> TablePlace:
+        """Where the table lies."""
+        return TablePlace(f"{self._uri.location}/{schema_name}/{name}", self._uri.is_local, self._options)
+
+    def check(self, tables: Sequence[TableRecord]) -> None:
+        if self._uri.is_local:
+            delta_table.refuse_unwritable(Path(self._uri.location))
+        for record in tables:
+            self._check_table(self.place(record.schema_name, record.name))
+
+    def _check_table(self, place: TablePlace) -> None:
+        table = place.open()
+        if table is not None:
+            self._owner.refuse_foreign(table, place)
+            return
+        foreign = [name for name in place.file_names() if not name.startswith(_STAGED)]
+        if foreign:
+            raise SinkConfigError(
+                f"{place} is not empty (it holds {min(foreign)}); empty it or choose another directory"
+            )
+
+    def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
+        opened = self.place(table.schema_name, table.name).open()
+        return None if opened is None else delta_table.recorded_ts(opened, self._owner.changefeed, span)
+
+    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        """The name tells chunk and Ts, so the same chunk of another snapshot is another file."""
+        place = self.place(table.schema_name, table.name)
+        name = f"{_STAGED}{ts:x}-{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}.parquet"
+        tables = (self._staged_rows(batch, ts) for batch in batches)
+        first = next(tables, None)
+        file = None if first is None else delta_files.write_file(place, name, _chain(first, tables), first.schema)
+        if file is None:
+            return []
+        return [StagedFile(f"{place}/{name}", file.rows, file.bytes, file.to_json())]
+
+    def _staged_rows(self, batch: pa.RecordBatch, ts: Ts) -> pa.Table:
+        return delta_changelog.snapshot_rows(batch, ts) if self._is_changelog else delta_schema.delta_table(batch)
+
+    def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
+        place, span = self.place(table.schema_name, table.name), TableSpan(table.table_id)
+        if self._is_loaded(place, table, span):
+            return
+        staged = [DataFile.from_json(file.stats) for file in files]
+        columns = delta_schema.delta_schema(arrow, is_changelog=self._is_changelog)
+        for text in dict.fromkeys(file.schema for file in staged):
+            found = delta_table.to_arrow(Schema.from_json(text))
+            missing = delta_schema.missing_fields(columns, found, table=schema.qualified_name)
+            columns = pa.schema([*columns, *missing])
+        if self._uri.is_local:
+            Path(place.location).mkdir(parents=True, exist_ok=True)
+        self._create(
+            place, columns, staged, delta_table.record_properties(self._owner.changefeed, span, table.start_ts)
+        )
+        self._is_loaded(place, table, span)
+
+    def _is_loaded(self, place: TablePlace, table: TableRecord, span: TableSpan) -> bool:
+        opened = place.open()
+        if opened is None:
+            return False
+        self._owner.refuse_foreign(opened, place)
+        recorded = delta_table.recorded_ts(opened, self._owner.changefeed, span)
+        if recorded != table.start_ts:
+            raise SinkConfigError(
+                f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it stands at "
+                f"{recorded}, this one starts at {table.start_ts}); remove it or choose another sink directory"
+            )
+        return True
+
+    def _create(
+        self, place: TablePlace, columns: pa.Schema, files: Sequence[DataFile], record: CommitProperties
+    ) -> None:
+        try:
+            create_table_with_add_actions(
+                place.location,
+                Schema.from_arrow(columns),
+                [file.add_action() for file in files],
+                mode="error",
+                description=self._owner.description(),
+                configuration=delta_upkeep.table_properties(self._retention_s),
+                storage_options=self._options or None,
+                commit_properties=record,
+            )
+        except (DeltaError, OSError) as error:
+            if place.open() is None:  # else another one was faster, and what it made is looked at
+                raise SinkConfigError(f"cannot create {place}: {str(error).splitlines()[0][:200]}") from error
+
+    def write(self, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
+        place = self.place(task.table.schema_name, task.table.name)
+        if task.table.key and not self._is_changelog:
+            return delta_merge.write(place, task, changes)
+        if delta_table.is_written(place.opened(), task):
+            return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+        return self._write_files(place, task, changes)
+
+    def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
+        """Write this task's rows as files for ``commit``; one for each schema that they came under."""
+        parts = list(changes)
+        rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)
+        is_truncate = False
+        if not self._is_changelog:
+            parts, is_truncate = after_truncate(parts)
+            _refuse_unless_inserts(parts, task)
+        files = [DataFile("", 0, 0, "", "", is_truncate=True)] if is_truncate else []
+        for group in _by_schema(parts):
+            tables = (self._rows(part, task.span) for part in group)
+            first = next(tables)
+            name = f"changes-{task.from_ts:x}-{task.to_ts:x}-{task.part}-{uuid4().hex[:8]}.parquet"
+            file = delta_files.write_file(place, name, _chain(first, tables), first.schema)
+            files += [] if file is None else [file]
+        return FlushResult(
+            task.span,
+            task.from_ts,
+            task.to_ts,
+            rows=rows,
+            bytes=sum(file.bytes for file in files),
+            files=tuple(file.to_json() for file in files),
+            commit_time=commit_time,
+        )
+
+    def _rows(self, part: Changes, span: TableSpan) -> pa.Table:
+        if self._is_changelog:
+            return delta_changelog.changelog_rows(part, span)
+        return delta_schema.delta_table(pa.Table.from_batches([part.after]))
+
+    def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
+        done = list(results)
+        for table in dict.fromkeys(task.table for task in tasks):
+            at = [index for index, task in enumerate(tasks) if task.table == table]
+            place = self.place(table.schema_name, table.name)
+            settled = delta_commit.commit_results(place, [(tasks[index], done[index]) for index in at])
+            for index, result in zip(at, settled, strict=True):
+                done[index] = result
+            delta_upkeep.begin_if_due(place, retention_s=self._retention_s)
+        return done
+
+
+def _by_schema(parts: Sequence[Changes]) -> Iterator[list[Changes]]:
+    group: list[Changes] = []
+    for part in parts:
+        if group and not group[-1].after.schema.equals(part.after.schema):
+            yield group
+            group = []
+        group.append(part)
+    if group:
+        yield group
+
+
+def _refuse_unless_inserts(parts: Sequence[Changes], task: FlushTask) -> None:
+    for part in parts:
+        if not np.isin(part.op, (INSERT, TRUNCATE)).all():
+            raise SinkConfigError(
+                f"{part.schema.qualified_name} has no key, and a row of it was updated or deleted; "
+                "give it a primary key, or replicate it in changelog mode"
+            )
+
+
+def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    yield first
+    yield from rest
+
+
+def _seconds(text: str) -> int:
+    try:
+        return max(int(text), 0)
+    except ValueError as error:
+        raise SinkUriError(f"{_RETENTION_OPTION}={text!r} is not a number of seconds") from error

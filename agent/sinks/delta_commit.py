@@ -1,0 +1,142 @@
+"""Making data files visible, with the record of their spans, in one commit (see ``delta_table`` for what is recorded).
+
+A commit that loses against another one is decided anew from what the table then records: written already, someone
+else's, or still ours to do.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import structlog
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import Field
+
+from agent.errors import SinkConfigError, SinkConflictError, SinkError, SinkFencedError
+from agent.ports import FlushResult, FlushTask
+from agent.sinks import delta_schema, delta_table
+from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_table import TablePlace
+from reactor.errors import WeirError
+from reactor.ids import TableSpan
+
+_ATTEMPTS = 6
+
+T = TypeVar("T")
+Work = tuple[FlushTask, FlushResult]
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a span was not committed, as a result says it."""
+
+    text: str
+    code: str
+    retryable: bool
+
+    @classmethod
+    def of_error(cls, error: WeirError) -> "Refusal":
+        return cls(str(error), error.code, error.retryable)
+
+    @classmethod
+    def of_result(cls, result: FlushResult) -> "Refusal":
+        return cls(result.error, result.error_code, result.retryable)
+
+
+def with_retries(place: TablePlace, attempt: Callable[[DeltaTable], T]) -> T:
+    """``attempt`` on the newest version of the table, again when another commit was faster.
+
+    :raises SinkConflictError: others were faster every time.
+    :raises SinkConfigError: the table cannot be read or written.
+    """
+    for count in range(1, _ATTEMPTS + 1):
+        table = place.opened()
+        try:
+            return attempt(table)
+        except CommitFailedError as error:
+            _log.info("another commit was faster", table=str(place), attempt=count, reason=str(error).splitlines()[0])
+        except (DeltaError, OSError) as error:
+            raise SinkConfigError(f"cannot write to {place}: {str(error).splitlines()[0][:200]}") from error
+    raise SinkConflictError(f"{_ATTEMPTS} commits to {place} lost against others; it is tried again")
+
+
+def commit_results(place: TablePlace, work: Sequence[Work]) -> list[FlushResult]:
+    """Commit what the tasks of one flush wrote for one table: all spans in one step, each with all its parts or none.
+
+    A span with a failed part, or one that another writer has taken further, gets an error and takes no part in it.
+    """
+    errors = {task.span: Refusal.of_result(result) for task, result in work if result.error}
+    ready = [(task, result) for task, result in work if result.files and task.span not in errors]
+    if ready:
+        errors |= _commit_spans(place, ready)
+    written = {task.span for task, _ in ready}
+    return [_settled(result, errors.get(task.span), is_written=task.span in written) for task, result in work]
+
+
+def _commit_spans(place: TablePlace, work: Sequence[Work]) -> dict[TableSpan, Refusal]:
+    """What came of the spans that could not be committed; the others are."""
+    spans = dict.fromkeys(task.span for task, _ in work)
+    late: dict[TableSpan, Refusal] = {}
+
+    def attempt(table: DeltaTable) -> None:
+        expected = []
+        for task, result in work:
+            try:
+                if not delta_table.is_written(table, task):
+                    expected.append((task, result))
+            except SinkFencedError as error:
+                late[task.span] = Refusal.of_error(error)
+        if expected:
+            tasks = [task for task, _ in expected]
+            files = [DataFile.from_json(text) for _, result in expected for text in result.files]
+            add_columns(table, files, name=f"{tasks[0].table.schema_name}.{tasks[0].table.name}")
+            commit_to(table, files, delta_table.commit_properties(tasks))
+
+    try:
+        with_retries(place, attempt)
+    except SinkError as error:
+        return dict.fromkeys(spans, Refusal.of_error(error)) | late
+    return late
+
+
+def _settled(result: FlushResult, refusal: Refusal | None, *, is_written: bool) -> FlushResult:
+    if refusal is not None:
+        return replace(
+            result, committed=False, error=refusal.text, error_code=refusal.code, retryable=refusal.retryable
+        )
+    return replace(result, committed=True) if is_written else result
+
+
+def commit_to(table: DeltaTable, files: Sequence[DataFile], properties: CommitProperties) -> None:
+    """One commit on top of ``table``; files before the last truncating one are left out, as what the table holds."""
+    cuts = [at for at, file in enumerate(files) if file.is_truncate]
+    visible = files[cuts[-1] :] if cuts else files
+    table.create_write_transaction(
+        [file.add_action() for file in visible if file.rows],
+        "overwrite" if cuts else "append",
+        table.schema(),
+        commit_properties=properties,
+    )
+
+
+def add_columns(table: DeltaTable, files: Sequence[DataFile], *, name: str) -> None:
+    """Give the table the columns that only the files have: a commit of its own, harmless if nothing follows it.
+
+    :raises SinkConfigError: a column has another type than the table's.
+    """
+    for text in dict.fromkeys(file.schema for file in files if file.schema):
+        wanted = Schema.from_json(text)
+        add_fields(table, wanted, name=name)
+
+
+def add_fields(table: DeltaTable, wanted: Schema, *, name: str) -> None:
+    """:raises SinkConfigError: a column has another type than the table's."""
+    stored = delta_table.arrow_schema(table)
+    arrow = delta_table.to_arrow(wanted)
+    missing = {item.name for item in delta_schema.missing_fields(stored, arrow, table=name)}
+    fields: list[Field] = [field for field in wanted.fields if field.name in missing]
+    if fields:
+        table.alter.add_columns(fields)
+        table.update_incremental()

@@ -1,0 +1,165 @@
+"""Parquet files of a Delta table: written beside its log, described for it, invisible until a commit names them.
+
+A file is described by the JSON of ``DataFile``: it travels in ``FlushResult.files`` and ``StagedFile.stats`` from the
+executor that wrote it to the capture that commits it. Locally a file appears under its name only when it is whole and
+on disk; on object stores that is what a put does anyway.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import Schema
+from deltalake.transaction import AddAction
+
+from agent.errors import SinkConfigError
+from agent.sinks.delta_table import TablePlace
+
+_ROW_GROUP_ROWS = 131_072
+#: columns that get statistics, as Delta does by default; longer texts than this get none
+_STATS_COLUMNS_MAX = 32
+_STATS_TEXT_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """``path``: relative to the table. ``stats``: Delta's own JSON. ``schema``: Delta's JSON of the columns in it.
+
+    ``is_truncate``: what the table held before this file goes; such a "file" may have no path and no rows.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    stats: str
+    schema: str
+    is_truncate: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "DataFile":
+        return cls(**json.loads(text))
+
+    def add_action(self) -> AddAction:
+        return AddAction(self.path, self.bytes, {}, int(time.time() * 1000), True, self.stats)
+
+
+def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema) -> DataFile | None:
+    """Write one Parquet file; None (and no file) when there is no row.
+
+    :raises SinkConfigError: the storage refuses.
+    """
+    groups = _row_groups(tables)
+    first = next(groups, None)
+    if first is None:
+        return None
+    metadata: list[Any] = []
+    try:
+        with _opened(place, name) as file:
+            with pq.ParquetWriter(
+                file, schema, compression="zstd", compression_level=1, metadata_collector=metadata, store_schema=False
+            ) as writer:
+                writer.write_table(first, row_group_size=_ROW_GROUP_ROWS)
+                for table in groups:
+                    writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+            size = file.tell()
+    except OSError as error:
+        raise SinkConfigError(f"cannot write {name} in {place}: {error.strerror or error}; is it writable?") from error
+    stats = _stats(metadata[0], schema)
+    return DataFile(name, metadata[0].num_rows, size, json.dumps(stats), Schema.from_arrow(schema).to_json())
+
+
+def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small pieces put together, so that a row group is worth having."""
+    waiting: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        if table.num_rows:
+            waiting.append(table)
+            rows += table.num_rows
+        if rows >= _ROW_GROUP_ROWS:
+            yield pa.concat_tables(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+@contextmanager
+def _opened(place: TablePlace, name: str) -> Iterator[Any]:
+    if not place.is_local:
+        with place.filesystem().open_output_stream(name) as file:
+            yield file
+        return
+    target = os.path.join(place.location, name)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    scratch = f"{target}.{uuid4().hex[:8]}.tmp"  # a crash leaves it to the vacuum
+    try:
+        with pa.OSFile(scratch, "wb") as file:
+            yield file
+        _sync(scratch)
+        os.replace(scratch, target)
+    except BaseException:
+        if os.path.exists(scratch):
+            os.unlink(scratch)
+        raise
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _stats(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for index in range(min(metadata.num_columns, _STATS_COLUMNS_MAX)):
+        name = metadata.schema.column(index).path
+        if name not in schema.names:  # a part of a nested column
+            continue
+        chunks = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
+        if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+            continue
+        nulls[name] = sum(chunk.null_count for chunk in chunks)
+        bounds = _bounds([chunk for chunk in chunks if chunk.num_values], schema.field(name).type)
+        if bounds is not None:
+            least[name], most[name] = bounds
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+def _bounds(chunks: list[Any], arrow: pa.DataType) -> tuple[Any, Any] | None:
+    """The least and the greatest value in Delta's JSON form; None for types where that may not be exact."""
+    has_bounds = pa.types.is_integer(arrow) or pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)
+    if not (has_bounds or pa.types.is_string(arrow)) or not chunks or not all(chunk.has_min_max for chunk in chunks):
+        return None
+    try:
+        least, most = min(chunk.min for chunk in chunks), max(chunk.max for chunk in chunks)
+        return _json_bound(least, is_upper=False), _json_bound(most, is_upper=True)
+    except (ValueError, OverflowError):  # a date that Python has no value for, or a long text
+        return None
+
+
+def _json_bound(value: Any, *, is_upper: bool) -> Any:
+    if isinstance(value, datetime):
+        if is_upper and value.microsecond % 1000:
+            value += timedelta(milliseconds=1)  # written in milliseconds, and must not lie below the greatest value
+        text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
+        return f"{text}Z" if value.tzinfo else text
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str) and len(value) > _STATS_TEXT_MAX:
+        raise ValueError("too long")
+    return value

@@ -1,0 +1,165 @@
+"""Net changes into a Delta table that equals its source: on the executor, data and record in one commit.
+
+How the rows of the changed keys are found and replaced is ``_replace`` alone: today a MERGE, which rewrites the files
+it touches. ``write`` above it knows only that a set of net changes goes in under one record.
+
+Two cases need no search. After a TRUNCATE nothing is there to be found. And where every key of the range begins with
+an INSERT, the source itself vouches (its key is unique, and the sink stands exactly where the range begins) that the
+table has none of them: they are appended. This holds from ``TableRecord.consistent_ts`` on; before it, and whenever a
+changefeed is rewound, the range may replay what the sink has, so it is merged.
+"""
+
+from collections.abc import Iterator, Sequence
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Schema, WriterProperties
+
+from agent.changes import NetChanges, net_changes
+from agent.errors import SinkConfigError
+from agent.ports import Changes, FlushResult, FlushTask
+from agent.sinks import delta_commit, delta_files, delta_schema, delta_table
+from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_table import TablePlace
+
+_GONE = "gone"
+
+
+def write(place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
+    """Bring the table from ``task.from_ts`` to ``task.to_ts``.
+
+    :raises SinkFencedError: it does not stand at ``from_ts``.
+    :raises SinkConflictError: others committed first, again and again.
+    """
+    if delta_table.is_written(place.opened(), task):
+        return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+    parts = list(changes)
+    net = net_changes(parts, key=task.table.key)
+    committed = False
+    if len(net) or net.is_truncated:
+        committed = delta_commit.with_retries(place, lambda table: _apply(table, place, task, net))
+    return FlushResult(
+        task.span,
+        task.from_ts,
+        task.to_ts,
+        committed=committed,
+        rows=sum(len(part) for part in parts),
+        bytes=net.upserts.nbytes + net.deletes.nbytes,
+        commit_time=max((part.commit_time for part in parts), default=0.0),
+    )
+
+
+def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChanges) -> bool:
+    """Whether the table now records ``to_ts``; it does not if there was nothing to change after all."""
+    if delta_table.is_written(table, task):
+        return True
+    name = f"{task.table.schema_name}.{task.table.name}"
+    upserts = delta_schema.delta_table(net.upserts)
+    delta_commit.add_fields(table, Schema.from_arrow(upserts.schema), name=name)
+    is_replayed = task.from_ts < task.table.consistent_ts
+    if net.is_truncated and not task.span.is_whole_table:
+        raise SinkConfigError(f"TRUNCATE of {name}, which is split into several spans; load the table anew")
+    if net.is_truncated or (net.is_insert_only and not is_replayed):
+        _append(table, place, task, upserts, is_truncate=net.is_truncated)
+        return True
+    _replace(table, task, net, upserts)
+    return delta_table.recorded_ts(table, task.changefeed, task.span) == task.to_ts
+
+
+def _append(table: DeltaTable, place: TablePlace, task: FlushTask, rows: pa.Table, *, is_truncate: bool) -> None:
+    name = f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
+    file = delta_files.write_file(place, name, [rows], rows.schema)
+    files = [] if file is None else [file]
+    if is_truncate:
+        files.insert(0, DataFile("", 0, 0, "", "", is_truncate=True))
+    delta_commit.commit_to(table, files, delta_table.commit_properties([task]))
+
+
+def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Table) -> None:
+    """Find the rows of the changed keys and put the new ones in their place."""
+    key = task.table.key
+    if net.origin is not None:
+        net, upserts = _fetch_moved(table, net, upserts, key)
+    source = _merge_source(net, upserts, key)
+    column = {name: f"s.c{at}" for at, name in enumerate(upserts.schema.names)}
+    values = {
+        f"t.{_quoted(name)}": (
+            f"CASE WHEN s.k{at} THEN t.{_quoted(name)} ELSE {column[name]} END" if name in net.kept else column[name]
+        )
+        for at, name in enumerate(upserts.schema.names)
+    }
+    new_values = {f"t.{_quoted(name)}": column[name] for name in upserts.schema.names}
+    merger = table.merge(
+        source,
+        " AND ".join(f"t.{_quoted(name)} = {column[name]}" for name in key),
+        source_alias="s",
+        target_alias="t",
+        streamed_exec=False,  # so that the range of the source's keys tells which files to leave alone
+        writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+        commit_properties=delta_table.commit_properties([task]),
+    )
+    merger = merger.when_matched_update(values, predicate=f"NOT s.{_GONE}")
+    merger = merger.when_matched_delete(predicate=f"s.{_GONE}")
+    merger.when_not_matched_insert(new_values, predicate=f"NOT s.{_GONE}").execute()
+
+
+def _merge_source(net: NetChanges, upserts: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Upserts, then deletes with nothing but their key. Columns are named by place: a source may use any name."""
+    deletes = delta_schema.delta_table(net.deletes)
+    count = deletes.num_rows
+    columns, names = [], []
+    for at, name in enumerate(upserts.schema.names):
+        column = upserts.column(name)
+        gone = deletes.column(name).chunks if name in key else [pa.nulls(count, column.type)]
+        columns.append(pa.chunked_array([*column.chunks, *gone], type=column.type))
+        names.append(f"c{at}")
+        if name in net.kept:
+            columns.append(pa.chunked_array([pa.array(net.kept[name]), pa.repeat(pa.scalar(value=False), count)]))
+            names.append(f"k{at}")
+    columns.append(
+        pa.chunked_array([pa.repeat(pa.scalar(value=False), upserts.num_rows), pa.repeat(pa.scalar(True), count)])
+    )
+    return pa.table(columns, names=[*names, _GONE]).combine_chunks()
+
+
+def _fetch_moved(
+    table: DeltaTable, net: NetChanges, upserts: pa.Table, key: Sequence[str]
+) -> tuple[NetChanges, pa.Table]:
+    """Rows that changed their key while a value of theirs is known to the sink alone: read it under the old key."""
+    assert net.origin is not None
+    origin = delta_schema.delta_table(net.origin)
+    stored = _stored_rows(table, origin, [*key, *net.kept], key)
+    place = pa.array(range(origin.num_rows), pa.int64())
+    found = origin.append_column("place", place).join(stored, keys=list(key), join_type="inner")
+    at = pc.index_in(place, value_set=found.column("place").combine_chunks())
+    kept = {}
+    for name, mask in net.kept.items():
+        values = found.column(name).combine_chunks().take(at)
+        is_fetched = pc.and_(pa.array(mask), at.is_valid())
+        column = pc.if_else(is_fetched, values, upserts.column(name))
+        upserts = upserts.set_column(upserts.schema.get_field_index(name), upserts.schema.field(name), column)
+        rest = mask & ~is_fetched.to_numpy(zero_copy_only=False)
+        if rest.any():
+            kept[name] = rest
+    return NetChanges(net.upserts, net.deletes, kept), upserts
+
+
+def _stored_rows(table: DeltaTable, keys: pa.Table, columns: list[str], key: Sequence[str]) -> pa.Table:
+    """The stored rows whose first key column is among ``keys``; a rare path, so the table is simply read through."""
+    wanted = keys.column(key[0]).combine_chunks()
+    reader = pa.RecordBatchReader.from_stream(table.scan(columns=columns))
+    kept = []
+    for batch in reader:
+        plain = pa.table([batch.column(name) for name in columns], names=columns)
+        plain = plain.cast(pa.schema([keys.schema.field(n) if n in key else _plain_field(plain, n) for n in columns]))
+        kept.append(plain.filter(pc.is_in(plain.column(key[0]), value_set=wanted)))
+    return pa.concat_tables(kept)
+
+
+def _plain_field(table: pa.Table, name: str) -> pa.Field:
+    return pa.field(name, delta_schema.plain_type(table.schema.field(name).type))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"

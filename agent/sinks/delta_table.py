@@ -1,0 +1,181 @@
+"""Where a Delta table lies, whose it is, and what it records: the one place that opens tables.
+
+The owner stands in the table's description (Delta has no room for foreign properties when a table is made from existing
+files): the changefeed and the mode it is written in. Each span's position is an application transaction,
+``weir/{changefeed}/{span}`` with the Ts as its version, which Delta commits with the data in one step.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from agent.errors import SinkConfigError, SinkFencedError
+from agent.ports import FlushTask
+from reactor.ids import TableSpan, Ts
+from reactor.records import SinkMode
+
+_OWNER = "weir"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """``location``: a directory or a URL. ``options``: for the storage; may hold secrets, so never shown."""
+
+    location: str
+    is_local: bool = True
+    options: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return self.location
+
+    def filesystem(self) -> fs.FileSystem:
+        if self.is_local:
+            return fs.SubTreeFileSystem(self.location, fs.LocalFileSystem())
+        return fs.PyFileSystem(DeltaStorageHandler(self.location, self.options))
+
+    def file_names(self) -> list[str]:
+        """What lies in the table's directory, tables or not; empty when there is no such directory.
+
+        :raises SinkConfigError: the storage does not answer.
+        """
+        if self.is_local and not os.path.isdir(self.location):
+            return []
+        try:
+            found = self.filesystem().get_file_info(fs.FileSelector("", allow_not_found=True))
+        except OSError as error:
+            raise SinkConfigError(f"cannot list {self}: {_first_line(error)}") from error
+        return [info.base_name for info in found]
+
+    def open(self) -> DeltaTable | None:
+        """The table as it is now; None when there is none.
+
+        :raises SinkConfigError: the storage or the table's log cannot be read.
+        """
+        if self.is_local and not os.path.isdir(os.path.join(self.location, "_delta_log")):
+            return None
+        try:
+            return DeltaTable(self.location, storage_options=self.options or None)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise SinkConfigError(f"cannot open the Delta table {self}: {_first_line(error)}") from error
+
+    def opened(self) -> DeltaTable:
+        """:raises SinkConfigError: there is no table."""
+        table = self.open()
+        if table is None:
+            raise SinkConfigError(f"there is no Delta table at {self}; was it removed? load it anew")
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes a table, and how."""
+
+    changefeed: str
+    mode: SinkMode
+
+    def description(self) -> str:
+        return json.dumps({_OWNER: {"changefeed": self.changefeed, "mode": self.mode.value}})
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> "Owner | None":
+        """None when the table is not Weir's."""
+        try:
+            told = json.loads(table.metadata().description)[_OWNER]
+            return cls(told["changefeed"], SinkMode(told["mode"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def refuse_foreign(self, table: DeltaTable, place: TablePlace) -> None:
+        """:raises SinkConfigError: the table is not this owner's."""
+        owner = Owner.of(table)
+        if owner is None:
+            raise SinkConfigError(f"{place} holds a Delta table that is not Weir's; choose another sink directory")
+        if owner.changefeed != self.changefeed:
+            raise SinkConfigError(
+                f"{place} is written by changefeed {owner.changefeed!r}; choose another sink directory"
+            )
+        if owner.mode != self.mode:
+            raise SinkConfigError(
+                f"{place} is written in {owner.mode} mode; choose that mode or another sink directory"
+            )
+
+
+def record_id(changefeed: str, span: TableSpan) -> str:
+    return f"{_OWNER}/{changefeed}/{span}"
+
+
+def recorded_ts(table: DeltaTable, changefeed: str, span: TableSpan) -> Ts | None:
+    version = table.transaction_version(record_id(changefeed, span))
+    return None if version is None else Ts(version)
+
+
+def is_written(table: DeltaTable, task: FlushTask) -> bool:
+    """Whether the table already records the task's end: by an earlier attempt, whose answer was lost.
+
+    :raises SinkFencedError: it records neither the task's begin nor its end.
+    """
+    recorded = recorded_ts(table, task.changefeed, task.span)
+    if recorded == task.to_ts:
+        return True
+    if recorded != task.from_ts:
+        raise SinkFencedError(
+            f"the sink records {recorded} for span {task.span} of {task.table.schema_name}.{task.table.name}, "
+            f"this writer expects {task.from_ts}: it is late and stops"
+        )
+    return False
+
+
+def record_properties(changefeed: str, span: TableSpan, ts: Ts) -> CommitProperties:
+    """What goes into the commit that makes a table: its first record."""
+    return CommitProperties(app_transactions=[Transaction(record_id(changefeed, span), int(ts))])
+
+
+def commit_properties(tasks: Sequence[FlushTask]) -> CommitProperties:
+    """What goes into a commit beside the data: the new record of every span in it."""
+    records = {record_id(task.changefeed, task.span): task.to_ts for task in tasks}
+    return CommitProperties(app_transactions=[Transaction(name, int(ts)) for name, ts in sorted(records.items())])
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    return to_arrow(table.schema())
+
+
+def to_arrow(schema: Schema) -> pa.Schema:
+    return pa.schema(schema.to_arrow())
+
+
+def refuse_unwritable(directory: Path) -> None:
+    """Try whether files can be made in ``directory``; leaves nothing behind.
+
+    :raises SinkConfigError: they cannot.
+    """
+    made: list[Path] = []
+    try:
+        for path in [*reversed(directory.parents), directory]:
+            if not path.exists():
+                path.mkdir()
+                made.append(path)
+        probe = directory / f".weir-probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise SinkConfigError(
+            f"sink directory {directory} is not writable ({error.strerror}); check its owner"
+        ) from error
+    finally:
+        for path in reversed(made):
+            path.rmdir()
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
