@@ -128,7 +128,9 @@ def server(
         log_file=log_file,
     )
     logs.configure(settings.log_level, file=settings.log_file)
-    return anyio.run(serve, settings)
+    from capture.capture import Capture  # takes a second: after what is quickly said
+
+    return anyio.run(serve, settings, Capture)
 
 
 @app.command()

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from agent.java import find_java
 from capture import cluster as views
 from capture import console, logs
+from capture.capture import Capture
 from capture.config import ServerSettings, load_server_settings, split_address
 from capture.directory import locked
 from capture.embedded import EmbeddedPostgres, places
@@ -28,7 +29,7 @@ from capture.errors import ChangefeedNotFoundError
 from capture.lag import LagMeter
 from capture.load import DATABASE, Load
 from capture.progress import Reporter
-from capture.server import NewMember, new_capture, running
+from capture.server import NewMember, running
 from reactor.errors import NotOwnerError, WeirError
 from reactor.records import ChangefeedConfig, FeedState, FilterConfig, Unit
 
@@ -88,7 +89,7 @@ class Quickstart:
         seconds: int,
         scale: int,
         rate: int,
-        new_member: NewMember = new_capture,
+        new_member: NewMember = Capture,
     ) -> None:
         self._settings = settings
         self._reporter = reporter

@@ -60,13 +60,7 @@ class _HttpServer(uvicorn.Server):
         yield
 
 
-def new_capture(settings: ServerSettings) -> Member:
-    from capture.capture import Capture
-
-    return Capture(settings)
-
-
-async def serve(settings: ServerSettings, *, new_member: NewMember = new_capture) -> int:
+async def serve(settings: ServerSettings, new_member: NewMember) -> int:
     """Run until a signal says otherwise. Returns the exit code.
 
     :raises WeirError: it cannot start, or the member failed for good.
@@ -101,7 +95,7 @@ class _Stop:
 
 
 @asynccontextmanager
-async def running(settings: ServerSettings, *, new_member: NewMember = new_capture) -> AsyncIterator[Member]:
+async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIterator[Member]:
     """A member that is ready, and reachable over HTTP; it leaves when the block ends.
 
     An error in the block, or of the member itself, stops everything at once and is raised as an exception group.

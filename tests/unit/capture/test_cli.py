@@ -101,7 +101,7 @@ def test_differences_are_not_success(capsys: pytest.CaptureFixture[str], cluster
     [
         (["changefeed", "query", "-c", "none"], 1, "error: no changefeed none; see `weir changefeed list`"),
         (["changefeed", "query", "-c", "a/../b"], 1, "error: changefeed id 'a/../b' is malformed"),
-        (["changefeed", "create", "-c", "a_b", *URIS], 1, "error: changefeed id 'a_b' is malformed: use letters"),
+        (["changefeed", "create", "-c", "a_b", *URIS], 1, "error: changefeed id 'a_b' is malformed"),
         (["changefeed", "create", "-c", "a", *URIS, "--mode", "some"], 2, "error: Invalid value for '--mode'"),
         (["changefeed", "create", "-c", "a", *URIS, "--config", "/none"], 1, "error: cannot read /none (No such file"),
         (["changefeed", "query"], 2, "error: Missing option '--changefeed-id'"),
