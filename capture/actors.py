@@ -314,8 +314,10 @@ class Cell(Generic[M]):
         finally:
             self._scope = None
             if isinstance(actor, Stops):
-                with anyio.move_on_after(_ON_STOP_TIMEOUT_S, shield=True):
+                with anyio.move_on_after(_ON_STOP_TIMEOUT_S, shield=True) as cleaning:
                     await actor.on_stop()
+                if cleaning.cancelled_caught:
+                    _log.warning("actor did not clean up in time", actor=self.name, limit_s=_ON_STOP_TIMEOUT_S)
 
     async def _serve(self, actor: Actor[M]) -> None:
         """Give every message to the actor until the mailbox is closed and empty.

@@ -248,7 +248,7 @@ class Link:
         while True:
             try:
                 error = await self._connect()
-            except (MessagingError, FrameError) as failure:
+            except WeirError as failure:  # also an address in etcd that is none: it may be corrected
                 error = failure
             if isinstance(error, PeerMismatchError):
                 _log.error("wrong capture at a peer's address", peer=self._peer, address=self._address)
@@ -319,17 +319,19 @@ class Link:
         return error or PeerUnreachableError(f"the connection to {self._peer} at {self._address} broke")
 
     async def _pump(self, stream: ByteStream, scope: anyio.CancelScope) -> None:
-        """Send what is ready, and a Ping when there was nothing for a while."""
+        """Send what is ready, and a Ping now and then: a peer whose handlers are busy has nothing else to answer."""
+        ping_at = anyio.current_time() + self._settings.keepalive_s
         try:
             while True:
                 data = self._collect()
-                if not data:
-                    with anyio.move_on_after(self._settings.keepalive_s) as waiting:
-                        await self._work.wait()
-                    if not waiting.cancelled_caught:
-                        continue
-                    data = frames.encode(frames.Ping())
-                await stream.send(data)
+                if anyio.current_time() >= ping_at:
+                    ping_at = anyio.current_time() + self._settings.keepalive_s
+                    data += frames.encode(frames.Ping())
+                if data:
+                    await stream.send(data)
+                    continue
+                with anyio.CancelScope(deadline=ping_at):
+                    await self._work.wait()
         except BROKEN:
             scope.cancel()
 

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
-from anyio.abc import ByteStream, Listener, SocketAttribute
+import structlog
+from anyio.abc import AnyByteStream, ByteStream, Listener, SocketAttribute
 from anyio.streams.tls import TLSListener
 
 from capture.errors import ConfigError, PeerUnreachableError, PortInUseError
 
 #: what a stream raises when the other side, the network or a close ended it
 BROKEN = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+_log = structlog.get_logger()
 
 Handler = Callable[[ByteStream], Coroutine[Any, Any, None]]
 
@@ -101,8 +104,18 @@ class TcpTransport:
             ) from error
         bound: int = listener.extra(SocketAttribute.local_port)
         if self._server is not None:
-            listener = TLSListener(listener, self._server, standard_compatible=False, handshake_timeout=10)
+            listener = _TlsListener(listener, self._server, standard_compatible=False, handshake_timeout=10)
         return _TcpEndpoint(listener, join_address(host, bound))
+
+
+class _TlsListener(TLSListener):
+    @staticmethod
+    async def handle_handshake_error(exc: BaseException, stream: AnyByteStream) -> None:
+        """One line for whoever knocks without a certificate of ours; anyio would log a traceback."""
+        await anyio.aclose_forcefully(stream)
+        if not isinstance(exc, Exception):
+            raise exc
+        _log.warning("connection refused", reason="tls", cause=_reason(exc))
 
 
 class _TcpEndpoint:

@@ -4,11 +4,12 @@ Most tests run on virtual time over a network in memory; the last ones over real
 """
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from random import Random
 
 import anyio
 import pytest
@@ -30,7 +31,7 @@ from capture.errors import (
     PortInUseError,
     TopicTakenError,
 )
-from capture.messaging import LinkState, MessagingSettings, Messenger, Tls
+from capture.messaging import Handler, LinkState, MessagingSettings, Messenger, Tls
 from capture.transport import TcpTransport, split_address
 from reactor.ids import CaptureId, ChangefeedId, TableSpan
 from reactor.messages import Header, Heartbeat, Message, StopWorker
@@ -541,6 +542,81 @@ async def test_an_idle_connection_is_kept() -> None:
         a, _ = await c.join(A), await c.join(B)
         await anyio.sleep(600)
         assert a.statistics().links[0].connections == 1
+
+
+@looptime
+async def test_a_trickle_that_nobody_handles_keeps_its_connection() -> None:
+    async with cluster(MessagingSettings(keepalive_s=5)) as c:
+        a, _ = await c.join(A), await c.join(B)
+        for number in range(60):
+            await a.send(TOPIC, message(number))
+            await anyio.sleep(1)
+        assert a.statistics().links[0].connections == 1
+
+
+@looptime
+async def test_an_address_that_is_none_is_tried_until_it_is_corrected() -> None:
+    async with Messenger(A, settings=SETTINGS) as a:
+        a.set_peers({B: "not an address"})
+        await a.send(TOPIC, message(1))
+        await anyio.sleep(5)
+        assert a.statistics().links[0].state is LinkState.CONNECTING
+
+
+@looptime
+@pytest.mark.parametrize("seed", range(8))
+async def test_any_faults_at_any_time_lose_and_double_nothing(seed: int) -> None:
+    """Cuts, stalls, outages, slow handlers and changes of handlers, in an order given by the seed."""
+    dice = Random(seed)
+    seen: dict[str, list[int]] = {"one": [], "two": [], "three": []}
+
+    def handler(topic: str) -> Handler:
+        async def handle(received: Message) -> None:
+            if dice.random() < 0.1:
+                await anyio.sleep(dice.random())
+            seen[topic].append(number_of(received))
+
+        return handle
+
+    async def send_all(sender: Messenger, topic: str) -> None:
+        for number in range(150):
+            await sender.send(topic, message(number))
+            if dice.random() < 0.3:
+                await anyio.sleep(dice.random() / 10)
+
+    async def faults(network: MemoryNetwork, receiver: Messenger) -> None:
+        while True:
+            await anyio.sleep(dice.random() * 2)
+            match dice.randrange(4):
+                case 0:
+                    network.cut_all()
+                case 1:
+                    for stream in network.clients:
+                        stream.is_stalled |= dice.random() < 0.5  # until it is cut: TCP loses no bytes in between
+                case 2:
+                    network.is_down = not network.is_down
+                case 3:
+                    topic = dice.choice(list(seen))
+                    receiver.unregister(topic)
+                    await anyio.sleep(dice.random())
+                    receiver.register(topic, handler(topic))
+
+    async with cluster() as c:
+        a, b = await c.join(A), await c.join(B)
+        for topic in seen:
+            b.register(topic, handler(topic))
+        async with anyio.create_task_group() as faulty:
+            faulty.start_soon(faults, c.network, b)
+            async with anyio.create_task_group() as senders:
+                for topic in seen:
+                    senders.start_soon(send_all, a, topic)
+            faulty.cancel_scope.cancel()
+        c.network.is_down = False
+        for topic in seen:
+            with suppress(TopicTakenError):
+                b.register(topic, handler(topic))
+        await anyio.sleep(120)
+    assert seen == {topic: list(range(150)) for topic in seen}
 
 
 @looptime
