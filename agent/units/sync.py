@@ -90,6 +90,8 @@ class SyncUnit:
         self._checkpoint = checkpoint
         self._retention_s = retention_s
         self._settings = settings or SyncSettings()
+        # the server of the first session, where nobody told us before
+        self._system_id, self._timeline = source.system_id, source.timeline
         self._is_text = False
         self._retention_at = 0.0
         self._sessions = self._segments = self._rows = self._bytes = 0
@@ -254,11 +256,13 @@ class SyncUnit:
         return connection
 
     def _check_identity(self, connection: Connection) -> None:
-        found, source = read_identity(connection), self._source
-        if source.system_id and (found.system_id, found.timeline) != (source.system_id, source.timeline):
+        found = read_identity(connection)
+        if not self._system_id:
+            self._system_id, self._timeline = found.system_id, found.timeline
+        if (found.system_id, found.timeline) != (self._system_id, self._timeline):
             raise PositionLostError(
                 f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but the changefeed began "
-                f"on {source.system_id}, timeline {source.timeline}, whose positions mean nothing here; "
+                f"on {self._system_id}, timeline {self._timeline}, whose positions mean nothing here; "
                 "create the changefeed again"
             )
         resolved = self._writer.head.resolved_ts

@@ -166,7 +166,7 @@ def make_rig(
         ensure_publications(connection, names, records)
     with connect(uri, replication=True) as connection:
         create_slot(connection, f"oracle_{name}")
-        start_ts = create_slot(connection, names.slot).start_ts
+        start_ts = create_slot(connection, names.slot)
     directory = LogDirectory(str(path / "log"), changefeed="feed", source="postgresql")
     return SyncRig(postgres, name, uri, names, records, start_ts, directory, binary)
 

@@ -48,14 +48,6 @@ class SlotStatus:
     lost: str
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedSlot:
-    """``start_ts``: every commit at or below it is in the snapshot, every later one will be in the stream."""
-
-    start_ts: Ts
-    snapshot: str
-
-
 def names_for(cluster: str, changefeed: str, *, slot: str = "", publication: str = "") -> Names:
     """:raises SourceConfigError: a slot name that PostgreSQL does not take."""
     default = _slot_name(f"{cluster}_{changefeed}")
@@ -110,24 +102,20 @@ def publications(connection: Connection, names: Names) -> tuple[str, ...]:
     return tuple(str(row[0]) for row in rows)
 
 
-def create_slot(connection: Connection, slot: str, *, snapshot: bool = False, temporary: bool = False) -> CreatedSlot:
-    """Make a logical slot over a replication connection; with ``snapshot`` one that shows exactly its start.
+def create_slot(connection: Connection, slot: str) -> Ts:
+    """Make a logical slot over a replication connection; every commit above the returned Ts will be in its stream.
 
-    The snapshot lives until the next command on this connection.
+    A dump makes its slot together with a snapshot: see ``export``.
 
     :raises SourceError: the server refuses: name taken, none free, no privilege, wal_level.
     """
-    options = ["SNAPSHOT 'export'" if snapshot else "SNAPSHOT 'nothing'"]
-    if connection.server_version >= _FAILOVER_VERSION and not temporary:
+    options = ["SNAPSHOT 'nothing'"]
+    if connection.server_version >= _FAILOVER_VERSION:
         options.append("FAILOVER")
-    kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
-    rows = connection.query(
-        f"CREATE_REPLICATION_SLOT {identifier(slot)} {kind} pgoutput ({', '.join(options)})",
-        timeout_s=_CREATE_TIMEOUT_S,
-    )
-    _, consistent_point, snapshot_name, _ = rows[0]
-    # a commit that starts exactly at the consistent point is not in the snapshot: it is the stream's
-    return CreatedSlot(Ts(parse_lsn(consistent_point or "") - 1), snapshot_name or "")
+    command = f"CREATE_REPLICATION_SLOT {identifier(slot)} LOGICAL pgoutput ({', '.join(options)})"
+    rows = connection.query(command, timeout_s=_CREATE_TIMEOUT_S)
+    # a commit that starts exactly at the consistent point is the stream's
+    return Ts(parse_lsn(rows[0][1] or "") - 1)
 
 
 def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
@@ -177,7 +165,7 @@ def open_upstream(source: str, names: Names, tables: Sequence[TableRecord]) -> T
         ensure_publications(connection, names, tables)
         if status := slot_status(connection, names.slot):
             return status.confirmed_ts
-        return create_slot(connection, names.slot).start_ts
+        return create_slot(connection, names.slot)
 
 
 def drop_upstream(source: str, names: Names) -> None:

@@ -1,0 +1,179 @@
+"""Every way in which a source can be unfit for a changefeed is one line that names cause and cure."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError, TableIneligibleError
+from agent.sources.postgres.connection import connect
+from agent.sources.postgres.preflight import SourceReport, check_source
+from agent.sources.postgres.slots import create_slot, drop_slot
+from capture.embedded import EmbeddedPostgres
+from capture.embedded import postgres as embedded
+from reactor.errors import WeirError
+from reactor.records import SinkMode
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def uri(postgres: EmbeddedPostgres) -> str:
+    name = f"preflight{next(_numbers)}"
+    postgres.create_database(name)
+    return postgres.uri(name)
+
+
+def execute(uri: str, sql: str) -> None:
+    with connect(uri) as connection:
+        connection.query(sql)
+
+
+def check(uri: str, *rules: str, force: bool = False, mode: SinkMode = SinkMode.UPSERT, slot: str = "") -> SourceReport:
+    return check_source(uri, rules or ("*.*",), force_replicate=force, sink_mode=mode, new_slot=slot)
+
+
+def keys_of(report: SourceReport) -> dict[str, tuple[str, ...]]:
+    return {f"{table.schema_name}.{table.name}": table.key for table in report.tables}
+
+
+def test_tables_are_found_with_the_key_their_changes_will_carry(uri: str) -> None:
+    execute(
+        uri,
+        "CREATE TABLE plain (b int, a int, PRIMARY KEY (b, a));"
+        "CREATE TABLE by_index (id int PRIMARY KEY, code text NOT NULL, CONSTRAINT u UNIQUE (code));"
+        "ALTER TABLE by_index REPLICA IDENTITY USING INDEX u;"
+        "CREATE TABLE whole (x int NOT NULL, y int); CREATE UNIQUE INDEX ON whole (x);"
+        "ALTER TABLE whole REPLICA IDENTITY FULL;"
+        "CREATE SCHEMA s; CREATE TABLE s.parts (id int PRIMARY KEY) PARTITION BY HASH (id);"
+        "CREATE TABLE s.parts0 PARTITION OF s.parts FOR VALUES WITH (MODULUS 1, REMAINDER 0);"
+        "CREATE UNLOGGED TABLE fast (id int PRIMARY KEY); CREATE TEMP TABLE gone (id int PRIMARY KEY);"
+        "CREATE VIEW v AS SELECT 1",
+    )
+    report = check(uri)
+    assert keys_of(report) == {
+        "public.by_index": ("code",),
+        "public.plain": ("b", "a"),
+        "public.whole": ("x",),
+        "s.parts": ("id",),
+    }
+    assert report.identity.system_id.isdigit()
+    assert keys_of(check(uri, "*.*", "!s.*", "!public.[a-b]*")) == {"public.plain": ("b", "a"), "public.whole": ("x",)}
+
+
+@pytest.mark.parametrize(
+    ("sql", "mode", "message"),
+    [
+        ("CREATE TABLE t (a int)", SinkMode.UPSERT, r"public\.t has no primary key.*force_replicate = true"),
+        ("CREATE TABLE t (a int)", SinkMode.CHANGELOG, r"public\.t has no primary key.*REPLICA IDENTITY FULL"),
+        (
+            "CREATE TABLE t (a int PRIMARY KEY); ALTER TABLE t REPLICA IDENTITY NOTHING",
+            SinkMode.UPSERT,
+            r"set to NOTHING.*REPLICA IDENTITY FULL",
+        ),
+        (
+            "CREATE TABLE t (a int); ALTER TABLE t REPLICA IDENTITY FULL",
+            SinkMode.UPSERT,
+            r"public\.t has no primary key or unique NOT NULL key.*changelog",
+        ),
+        # neither a partial index nor one over a nullable column is a key
+        (
+            "CREATE TABLE t (a int, b int NOT NULL); CREATE UNIQUE INDEX ON t (a);"
+            "CREATE UNIQUE INDEX ON t (b) WHERE b > 0; ALTER TABLE t REPLICA IDENTITY FULL",
+            SinkMode.UPSERT,
+            r"public\.t has no primary key or unique NOT NULL key",
+        ),
+    ],
+)
+def test_a_table_without_a_usable_key_needs_force(uri: str, sql: str, mode: SinkMode, message: str) -> None:
+    execute(uri, sql)
+    with pytest.raises(TableIneligibleError, match=message):
+        check(uri, mode=mode)
+    assert keys_of(check(uri, mode=mode, force=True)) == {"public.t": ()}
+
+
+def test_full_identity_without_key_is_fine_for_a_changelog(uri: str) -> None:
+    execute(uri, "CREATE TABLE t (a int); ALTER TABLE t REPLICA IDENTITY FULL")
+    assert keys_of(check(uri, mode=SinkMode.CHANGELOG)) == {"public.t": ()}
+
+
+def test_rules_that_match_nothing(uri: str) -> None:
+    execute(uri, "CREATE TABLE t (a int PRIMARY KEY)")
+    with pytest.raises(SourceConfigError, match=r"no table of .* matches the filter rules \(of 1\)"):
+        check(uri, "other.*")
+
+
+def test_a_taken_slot_name(uri: str) -> None:
+    execute(uri, "CREATE TABLE t (a int PRIMARY KEY)")
+    with connect(uri, replication=True) as connection:
+        create_slot(connection, "taken_name")
+        with pytest.raises(SourceConfigError, match="slot taken_name exists already"):
+            check(uri, slot="taken_name")
+        drop_slot(connection, "taken_name")
+    check(uri, slot="taken_name")
+
+
+def test_no_replication_privilege(postgres: EmbeddedPostgres, uri: str) -> None:
+    execute(uri, "CREATE TABLE t (a int PRIMARY KEY); CREATE ROLE reader_only LOGIN PASSWORD 'pw'")
+    name = uri.rsplit("/", 1)[-1]
+    with pytest.raises(SourceAuthError, match=r"reader_only may not replicate .* ALTER ROLE reader_only REPLICATION"):
+        check(f"postgresql://reader_only:pw@127.0.0.1:{postgres.port}/{name}")
+
+
+def test_nobody_there(postgres: EmbeddedPostgres, uri: str) -> None:
+    secret = "s3cr3t"
+    host = f"127.0.0.1:{postgres.port}"
+    cases: list[tuple[str, type[WeirError], str]] = [
+        (f"postgresql://postgres:{secret}@{host}/nowhere", SourceAuthError, "refuses the password of user postgres"),
+        (uri.rsplit("/", 1)[0] + "/nowhere", SourceConfigError, "there is no such database"),
+        (f"postgresql://postgres:{secret}@127.0.0.1:1/x", SourceUnreachableError, "connection refused"),
+        (f"postgresql://postgres:{secret}@no.such.host.invalid/x", SourceUnreachableError, "is not known"),
+    ]
+    for source, kind, message in cases:
+        with pytest.raises(kind, match=message) as caught:
+            check(source)
+        assert secret not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def small_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[EmbeddedPostgres]:
+    """A server of its own with the settings that the test names."""
+    settings = dict(request.param)
+    wal_level = settings.pop("wal_level", "logical")
+    for name, value in settings.items():
+        monkeypatch.setitem(embedded._SETTINGS, name, value)
+    directory: Path = tmp_path_factory.mktemp("small")
+    with EmbeddedPostgres(directory, unsafe_no_fsync=True, wal_level=wal_level) as server:
+        server.execute("CREATE TABLE t (a int PRIMARY KEY)")
+        yield server
+
+
+@pytest.mark.parametrize("small_server", [{"wal_level": "replica"}], indirect=True)
+def test_wal_level(small_server: EmbeddedPostgres) -> None:
+    with pytest.raises(SourceConfigError, match="wal_level = replica; set wal_level = logical and restart"):
+        check(small_server.uri())
+    with (
+        connect(small_server.uri(), replication=True) as connection,
+        pytest.raises(SourceConfigError, match="wal_level = logical"),
+    ):
+        create_slot(connection, "x")
+
+
+@pytest.mark.parametrize("small_server", [{"max_replication_slots": "1", "max_wal_senders": "2"}], indirect=True)
+def test_no_free_slot_and_no_free_sender(small_server: EmbeddedPostgres) -> None:
+    check(small_server.uri(), slot="second")
+    with connect(small_server.uri(), replication=True) as connection:
+        create_slot(connection, "first")
+        with pytest.raises(SourceConfigError, match="no free replication slot; raise max_replication_slots"):
+            check(small_server.uri(), slot="second")
+        with pytest.raises(SourceConfigError, match="no free replication slot"):
+            create_slot(connection, "second")
+        with (
+            connect(small_server.uri(), replication=True),
+            pytest.raises(SourceConfigError, match="no free WAL sender; raise max_wal_senders"),
+        ):
+            check(small_server.uri())
