@@ -144,9 +144,10 @@ def quickstart(
     json: Json = False,
 ) -> int:
     """See it work: an embedded PostgreSQL under load, replicated into Delta tables, compared at the end."""
+    from capture.capture import Capture
     from capture.quickstart import run
 
-    return run(dir, seconds=seconds, scale=scale, rate=rate, json=json)
+    return run(dir, Capture, seconds=seconds, scale=scale, rate=rate, json=json)
 
 
 @changefeed_app.command("create")

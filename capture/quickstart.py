@@ -21,7 +21,6 @@ from pydantic import BaseModel
 from agent.java import find_java
 from capture import cluster as views
 from capture import console, logs
-from capture.capture import Capture
 from capture.config import ServerSettings, load_server_settings, split_address
 from capture.directory import locked
 from capture.embedded import EmbeddedPostgres, places
@@ -58,7 +57,7 @@ class Summary(BaseModel):
     differences: dict[str, tuple[str, ...]] = {}
 
 
-def run(directory: Path, *, seconds: int, scale: int, rate: int, json: bool) -> int:
+def run(directory: Path, new_member: NewMember, *, seconds: int, scale: int, rate: int, json: bool) -> int:
     """Returns the exit code: 0 iff source and sink are equal at the end, 130 after Ctrl-C.
 
     :raises WeirError: something cannot start, or the changefeed failed.
@@ -67,7 +66,9 @@ def run(directory: Path, *, seconds: int, scale: int, rate: int, json: bool) -> 
     settings = _settings(directory)
     logs.configure(settings.log_level, file=directory / "weir.log")
     with locked(directory / "quickstart.lock", what="a quickstart"), Reporter() as reporter:
-        session = Quickstart(settings, reporter=reporter, seconds=seconds, scale=scale, rate=rate)
+        session = Quickstart(
+            settings, reporter=reporter, seconds=seconds, scale=scale, rate=rate, new_member=new_member
+        )
         summary = anyio.run(_until_signalled, session.run)
     if summary is None:
         return 130
@@ -89,7 +90,7 @@ class Quickstart:
         seconds: int,
         scale: int,
         rate: int,
-        new_member: NewMember = Capture,
+        new_member: NewMember,
     ) -> None:
         self._settings = settings
         self._reporter = reporter
@@ -221,19 +222,18 @@ class _Rate:
 async def _until_signalled(work: Callable[[], Awaitable[T]]) -> T | None:
     """The result of ``work``, or None when SIGINT or SIGTERM came first (everything is undone by then)."""
     result: T | None = None
-
-    async with anyio.create_task_group() as tasks:
-
-        async def watch() -> None:
-            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                async for number in signals:
-                    _log.info("signal", name=number.name)
-                    tasks.cancel_scope.cancel()
-
-        tasks.start_soon(watch)
-        result = await work()
-        tasks.cancel_scope.cancel()
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_signalled, signals, tasks.cancel_scope)
+            result = await work()
+            tasks.cancel_scope.cancel()
     return result
+
+
+async def _cancel_when_signalled(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+    async for number in signals:
+        _log.info("signal", name=number.name)
+        scope.cancel()
 
 
 async def _when_owner(ask: Callable[[], Awaitable[T]]) -> T:
