@@ -1,7 +1,7 @@
 """One table span on this capture: a state, at most one order in work, and a table.
 
         PREPARE                 prepared               RUN              running
-Absent ─────────► Preparing ─────────────► Prepared ─────────► Prepared ─────────► Replicating
+Absent ─────────► Preparing ─────────────► Prepared ─────────► (Prepared) ───────► Replicating
                       │                       │                                        │
                       └──────────REMOVE───────┴────────────────REMOVE──────────────────┘
                                                 ▼
@@ -10,6 +10,9 @@ Absent ─────────► Preparing ──────────�
 The owner's orders are rows of ``ORDERS``; what the executor answers are rows of ``EVENTS``. An order in work is
 answered when its end state is reached; a second order that arrives meanwhile is dropped, since the owner sends again
 until it has seen the state it wants. A span that is stopping takes no new order but another REMOVE.
+
+RUN starts nothing but a span that is prepared: the owner promotes only what said so. A RUN that finds the span absent
+was sent before it was lost here (twice, or late), and by now another capture may have it.
 """
 
 from dataclasses import dataclass
@@ -42,10 +45,10 @@ class Action(Enum):
 #: (state, order) → action. WAIT keeps the order in work; REPLY answers at once with the present state.
 ORDERS: dict[tuple[SpanState, Order], Action] = {
     (SpanState.ABSENT, Order.PREPARE): Action.PREPARE,
-    (SpanState.ABSENT, Order.RUN): Action.PREPARE,
+    (SpanState.ABSENT, Order.RUN): Action.REPLY,
     (SpanState.ABSENT, Order.REMOVE): Action.REPLY,
     (SpanState.PREPARING, Order.PREPARE): Action.WAIT,
-    (SpanState.PREPARING, Order.RUN): Action.WAIT,
+    (SpanState.PREPARING, Order.RUN): Action.REPLY,
     (SpanState.PREPARING, Order.REMOVE): Action.STOP,
     (SpanState.PREPARED, Order.PREPARE): Action.REPLY,
     (SpanState.PREPARED, Order.RUN): Action.RUN,
@@ -120,12 +123,9 @@ class LocalSpan:
         self.state = state
         if isinstance(event, effects.SpanStopped):
             self._raise_checkpoint(event.checkpoint)
-        if isinstance(event, effects.SpanFailed):
-            return Step((effects.ReportError(event.error),), reply=True)
-        if state is SpanState.PREPARED and self._in_work is Order.RUN:
-            return Step((effects.RunSpan(self.span, self.checkpoint.checkpoint_ts),))
         self._in_work = None
-        return Step(reply=True)
+        report = (effects.ReportError(event.error),) if isinstance(event, effects.SpanFailed) else ()
+        return Step(report, reply=True)
 
     def _do(self, action: Action, order: Order) -> Step:
         match action:

@@ -54,6 +54,10 @@ class CaptureManager:
         """Captures that may be given work, in id order."""
         return sorted(known.id for known in self.captures.values() if known.status is CaptureStatus.INITIALIZED)
 
+    def is_stopping(self, capture: CaptureId) -> bool:
+        known = self.captures.get(capture)
+        return known is not None and known.status is CaptureStatus.STOPPING
+
     def epoch_of(self, capture: CaptureId) -> str:
         known = self.captures.get(capture)
         return known.epoch if known else ""

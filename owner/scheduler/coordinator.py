@@ -151,7 +151,11 @@ class Coordinator:
         replication = self.sets.get(status.span)
         if replication is None:
             return [Order(capture, RemoveSpan(status.span))] if status.state in _STRAY else []
-        orders = replication.handle_status(capture, status)
+        is_refusal = status.state is SpanState.ABSENT and self.captures.is_stopping(capture)
+        if is_refusal:  # it takes no new spans: asking again would be asking for ever
+            orders = replication.handle_capture_gone(capture)
+        else:
+            orders = replication.handle_status(capture, status)
         if replication.is_removed:
             del self.sets[status.span]
         return orders

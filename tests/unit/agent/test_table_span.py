@@ -61,12 +61,15 @@ def test_run_is_told_to_the_executor_once() -> None:
     assert not again.reply
 
 
-def test_run_of_an_absent_span_prepares_and_then_runs() -> None:
+def test_run_starts_nothing_that_is_not_prepared() -> None:
+    """A promotion that came twice must not wake a span that was lost here meanwhile and went to another capture."""
     span = LocalSpan(SPAN)
-    assert span.handle_order(Order.RUN, AT).effects == (effects.PrepareSpan(SPAN, AT),)
-    step = span.handle_event(effects.SpanPrepared(SPAN))
-    assert step.effects == (effects.RunSpan(SPAN, Ts(3)),)
-    assert not step.reply, "the order is to run, and it does not run yet"
+    step = span.handle_order(Order.RUN, AT)
+    assert not step.effects
+    assert step.reply
+    assert span.is_gone
+    span.handle_order(Order.PREPARE, AT)
+    assert not span.handle_order(Order.RUN, AT).effects
 
 
 def test_a_stopping_span_takes_no_new_order_and_no_late_event() -> None:
@@ -91,8 +94,9 @@ def test_an_executor_error_is_reported_and_ends_the_span() -> None:
 
 def test_a_running_writer_knows_better_than_a_late_order() -> None:
     span = LocalSpan(SPAN)
-    span.handle_order(Order.RUN, AT)
+    span.handle_order(Order.PREPARE, AT)
     span.handle_event(effects.SpanPrepared(SPAN))
+    span.handle_order(Order.RUN, AT)
     span.handle_event(effects.SpanRunning(SPAN))
     span.handle_order(Order.RUN, SpanCheckpoint(Ts(99), Ts(99)))
     assert span.checkpoint.checkpoint_ts == 3

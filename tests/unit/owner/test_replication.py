@@ -278,7 +278,7 @@ def test_every_sequence_of_any_length_keeps_the_invariants(start: int) -> None:
         if place is not None and place not in seen:
             seen.add(place)
             paths += [(*path, step) for step in steps]
-    assert len(seen) > len(captures)
+    assert len(seen) > 1
 
 
 Step = tuple[str, SpanState | str]
