@@ -6,6 +6,7 @@ watcher that waits wakes up when the next lease may end. So it runs on virtual t
 calls fail, wait, or lose their answer.
 """
 
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -126,8 +127,10 @@ class MemoryEtcd:
         self.expire()
         if start_revision < self._compacted:
             raise CompactedError(f"revision {start_revision} has been compacted away; read the prefix again")
-        news = [event for revision, events in self._history if revision >= start_revision for event in events]
-        matching = tuple(event for event in news if event.key.startswith(prefix))
+        first = bisect_left(self._history, start_revision, key=lambda entry: entry[0])
+        matching = tuple(
+            event for _, events in self._history[first:] for event in events if event.key.startswith(prefix)
+        )
         return WatchBatch(matching, matching[-1].mod_revision) if matching else None
 
     async def wait_changed(self) -> None:

@@ -1,6 +1,7 @@
 """What every ``EtcdClient`` does: the same cases on a real etcd and on its twin in memory."""
 
 import itertools
+import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -339,3 +340,45 @@ async def test_of_many_transactions_on_one_revision_one_wins(store: Store) -> No
         item = await client.get(store / "a")
     assert item is not None
     assert [b"%d" % number for number in winners] == [item.value]
+
+
+async def _random_history(store: Store, seed: int) -> list[object]:
+    """What 300 random writes answered, what was left, and what a watch brought; revisions counted from the start."""
+    chance, history = random.Random(seed), list[object]()
+    async with store.connect() as client:
+        start = (await client.get_prefix(store.prefix)).revision
+        for _ in range(300):
+            names = chance.sample("abcdef", chance.randint(1, 3))
+            operations = [
+                Put(store / name, name.encode()) if chance.random() < 0.7 else Delete(store / name) for name in names
+            ]
+            target, guess = chance.choice(list(Target)), chance.choice([0, chance.randint(1, 40)])
+            known = await client.get(store / chance.choice("abcdef"))
+            compare = Compare(store / "a", target, guess + start if guess else 0)
+            if known is not None and chance.random() < 0.6:
+                compare = Compare(known.key, Target.MOD_REVISION, known.mod_revision)
+            result = await client.txn([compare], operations)
+            history.append((result.succeeded, result.revision - start))
+        items = (await client.get_prefix(store.prefix)).items
+        history += [(i.key[-1], i.value, i.create_revision - start, i.mod_revision - start) for i in items]
+        # the same revision may come in any number of batches' company, but always in order
+        last = await client.put(store / "end", b"")
+        history += await _events_until(client, store.prefix, start, last)
+    return history
+
+
+async def _events_until(client: EtcdClient, prefix: str, start: int, last: int) -> list[object]:
+    events: list[object] = []
+    with anyio.fail_after(20):
+        async with client.watch_prefix(prefix, start_revision=start + 1) as watch:
+            async for batch in watch:
+                events += [(event.key[-1], event.value, event.mod_revision - start) for event in batch.events]
+                if batch.events and batch.revision == last:
+                    break
+    return events
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_twin_in_memory_answers_as_etcd_does(etcd_url: str, seed: int) -> None:
+    real = await _random_history(Store(_etcd_connect(etcd_url)), seed)
+    assert await _random_history(Store(_memory_connect()), seed) == real

@@ -2,18 +2,20 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from capture.embedded import EmbeddedEtcd
 from reactor.client import EtcdClient, Put
 from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError
-from reactor.etcd import connect
+from reactor.etcd import connect, watching
 from reactor.etcd.client import GrpcEtcdClient
 from reactor.etcd.door import Door
 from reactor.etcd.endpoints import Endpoints
@@ -128,6 +130,45 @@ async def test_reads_go_on_with_another_endpoint_when_one_hangs(etcd_url: str, t
                 os.kill(hanging.pid, signal.SIGCONT)
 
 
+async def test_a_quiet_watch_is_asked_how_far_it_is(etcd_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "PROGRESS_INTERVAL_S", 0.05)
+    async with client_of(etcd_url) as client:
+        start = (await client.get_prefix("/quiet/")).revision + 1
+        async with client.watch_prefix("/quiet/", start_revision=start) as batches:
+            with anyio.fail_after(5):
+                assert (await anext(batches)).is_progress
+                assert (await anext(batches)).is_progress
+
+
+async def test_a_silent_watch_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "PROGRESS_INTERVAL_S", 0.1)
+    monkeypatch.setattr(watching, "SILENCE_S_MAX", 0.4)
+    opened: list[str] = []
+    with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
+        async with client_of(etcd.url) as client:
+            door = client._endpoints._doors[0]
+            open_watch = door.open_watch
+
+            def counted() -> Awaitable[object]:
+                opened.append("stream")
+                return open_watch()
+
+            monkeypatch.setattr(door, "open_watch", counted)
+            start = (await client.get_prefix("/w/")).revision + 1
+            async with client.watch_prefix("/w/", start_revision=start) as batches:
+                assert (await anext(batches)).is_progress
+                os.kill(etcd.pid, signal.SIGSTOP)
+                await anyio.sleep(1.5)
+                os.kill(etcd.pid, signal.SIGCONT)
+                await client.put("/w/a", b"1")
+                with anyio.fail_after(5):
+                    async for batch in batches:
+                        if batch.events:
+                            break
+    assert [event.value for event in batch.events] == [b"1"]
+    assert len(opened) >= 2
+
+
 async def _enable_auth(url: str) -> None:
     door = Door(url, tls=None, user=None, password=None)
     try:
@@ -190,3 +231,38 @@ async def test_a_user_given_to_an_etcd_without_users(etcd_url: str) -> None:
 async def test_a_tls_file_that_is_not_there() -> None:
     with pytest.raises(EtcdError, match=r"cannot read the TLS file /nowhere/ca\.pem"):
         await connect(["https://127.0.0.1:1"], tls=TlsFiles("/nowhere/ca.pem"))
+
+
+_SLEEPER = """
+import sys, anyio
+from reactor.etcd import connect
+from reactor.session import open_session
+
+async def main(url):
+    client = await connect([url])
+    async with open_session(client, ttl_s=5) as session:
+        print("open", flush=True)
+        was = anyio.current_time()
+        while True:
+            await anyio.sleep(0.05)
+            now = anyio.current_time()
+            if now - was > 3:
+                # the very first thing this process does after it was woken up
+                print("done" if session.is_done else "alive", flush=True)
+                return
+            was = now
+
+anyio.run(main, sys.argv[1])
+"""
+
+
+async def test_a_process_stopped_past_its_lease_knows_as_it_wakes_up(etcd_url: str) -> None:
+    async with await anyio.open_process([sys.executable, "-c", _SLEEPER, etcd_url], stderr=None) as process:
+        assert process.stdout is not None
+        output = BufferedByteReceiveStream(process.stdout)
+        with anyio.fail_after(30):
+            assert await output.receive_until(b"\n", 100) == b"open"
+            process.send_signal(signal.SIGSTOP)
+            await anyio.sleep(6)
+            process.send_signal(signal.SIGCONT)
+            assert await output.receive_until(b"\n", 100) == b"done"

@@ -1,0 +1,104 @@
+"""TLS to etcd: the server is checked, and a client certificate is shown."""
+
+import datetime
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from capture.embedded import etcd as embedded
+from capture.embedded import places
+from reactor.errors import EtcdUnreachableError
+from reactor.etcd import connect
+from reactor.settings import TlsFiles
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A key pair and its certificate, in memory and as files."""
+
+    name: str
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+    directory: Path
+
+    @property
+    def certificate_file(self) -> str:
+        return str(self.directory / f"{self.name}.pem")
+
+    @property
+    def key_file(self) -> str:
+        return str(self.directory / f"{self.name}.key")
+
+
+def identity(directory: Path, name: str, *, issuer: Identity | None = None) -> Identity:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder(subject_name=subject, public_key=key.public_key())
+        .issuer_name(issuer.certificate.subject if issuer else subject)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+    )
+    made = Identity(name, key, builder.sign(issuer.key if issuer else key, hashes.SHA256()), directory)
+    Path(made.certificate_file).write_bytes(made.certificate.public_bytes(serialization.Encoding.PEM))
+    Path(made.key_file).write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return made
+
+
+@contextmanager
+def tls_etcd(directory: Path, *, ca: Identity, server: Identity) -> Iterator[str]:
+    """An etcd that asks every client for a certificate of ``ca``'s; its URL."""
+    url, peer = f"https://127.0.0.1:{places.free_port()}", f"http://127.0.0.1:{places.free_port()}"
+    command: list[str | Path] = [embedded.binary(), "--data-dir", directory / "data", "--unsafe-no-fsync"]
+    command += ["--listen-client-urls", url, "--advertise-client-urls", url, "--log-level", "error"]
+    command += [
+        "--listen-peer-urls",
+        peer,
+        "--initial-advertise-peer-urls",
+        peer,
+        "--initial-cluster",
+        f"default={peer}",
+    ]
+    command += ["--cert-file", server.certificate_file, "--key-file", server.key_file]
+    command += ["--trusted-ca-file", ca.certificate_file, "--client-cert-auth"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_a_client_with_a_certificate_is_let_in_and_others_are_not(tmp_path: Path) -> None:
+    ca = identity(tmp_path, "ca")
+    server, user = identity(tmp_path, "server", issuer=ca), identity(tmp_path, "user", issuer=ca)
+    stranger = identity(tmp_path, "stranger")
+    with tls_etcd(tmp_path, ca=ca, server=server) as url:
+        good = TlsFiles(ca.certificate_file, user.certificate_file, user.key_file)
+        client = await connect([url.removeprefix("https://")], tls=good, timeout_s=20)
+        try:
+            await client.put("/a", b"1")
+        finally:
+            await client.close()
+        for tls in (
+            TlsFiles(ca.certificate_file),
+            TlsFiles(stranger.certificate_file, user.certificate_file, user.key_file),
+            TlsFiles(ca.certificate_file, stranger.certificate_file, stranger.key_file),
+        ):
+            with pytest.raises(EtcdUnreachableError):
+                await connect([url], tls=tls, timeout_s=1)
