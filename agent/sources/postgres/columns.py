@@ -25,6 +25,7 @@ Positions = npt.NDArray[np.int64]
 Builder = Callable[[Bytes, Positions, pa.DataType], pa.Array]
 
 _TEXT_FORM = ord("t")
+_ASCII_MAX = 127
 
 
 class BadValueError(Exception):
@@ -121,7 +122,28 @@ def _build_values(data: Bytes, positions: Positions, arrow: pa.DataType, skip: i
     _checked(kernels_bytes.value_offsets(data, positions, offsets, skip))
     out = np.empty(offsets[-1], np.uint8)
     kernels_bytes.copy_values(data, positions, offsets, skip, out)
-    return _array(arrow, positions, offsets, out)
+    values = _array(arrow, positions, offsets, out)
+    if pa.types.is_string(arrow) and out.size and out.max() > _ASCII_MAX:
+        _check_each(
+            values, lambda part: part.validate(full=True), "text that is not UTF-8; set the database's encoding"
+        )
+    return values
+
+
+def _check_each(values: pa.Array, check: Callable[[pa.Array], object], reason: str) -> None:
+    """Run ``check`` over the array; where it fails, halve its way to the row that is to blame."""
+    try:
+        check(values)
+    except pa.ArrowInvalid:
+        start, rows = 0, len(values)
+        while rows > 1:
+            half = rows // 2
+            try:
+                check(values.slice(start, half))
+                start, rows = start + half, rows - half
+            except pa.ArrowInvalid:
+                rows = half
+        raise BadValueError(start, reason) from None
 
 
 def _build_jsonb(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
@@ -155,10 +177,8 @@ def _build_numeric_text(data: Bytes, positions: Positions, arrow: pa.DataType) -
 
 def _build_floats(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
     texts = _build_values(data, positions, pa.string())
-    try:
-        return texts.cast(arrow)
-    except pa.ArrowInvalid:
-        raise BadValueError(int(np.argmax(positions >= 0)), "one of its values is not a number") from None
+    _check_each(texts, lambda part: part.cast(arrow), "its text is not a number")
+    return texts.cast(arrow)
 
 
 BINARY: Final[Mapping[Kind, Builder]] = {

@@ -131,6 +131,11 @@ def decode_decimal(data: Any, positions: Any, precision: int, scale: int, words:
     return -1
 
 
+@kernel(types.boolean(types.int64))
+def _is_sign(sign: int) -> bool:
+    return bool(sign in (_POSITIVE, _NEGATIVE, _NAN, _PLUS_INFINITY, _MINUS_INFINITY))
+
+
 @kernel(types.int64(types.int64))
 def _width(digit: int) -> int:
     """Decimal digits of a number in 0..9999; 0 has one."""
@@ -162,7 +167,7 @@ def numeric_text_offsets(data: Any, positions: Any, offsets: Any) -> int:
         if at >= 0:
             length = value_length(data, at)
             digits = read_i16(data, at) if length >= _HEADER_BYTES else -1
-            if digits < 0 or length != _HEADER_BYTES + 2 * digits:
+            if digits < 0 or length != _HEADER_BYTES + 2 * digits or not _is_sign(read_i16(data, at + 4) & 0xFFFF):
                 return row
             total += _text_length(data, at)
             if total > _I32_MAX:
