@@ -63,7 +63,10 @@ async def _with_messengers(body: Callable[[Messenger, Messenger], Awaitable[floa
     async with Messenger(_ONE) as one, Messenger(_OTHER) as other:
         for messenger in (one, other):
             messenger.set_peers({_ONE: one.address, _OTHER: other.address})
-        return await body(one, other)
+        figure = await body(one, other)
+        for messenger in (one, other):
+            messenger.set_peers({})  # or the first to leave would be missed, and a warning logged
+        return figure
 
 
 async def _throughput(message: Message, seconds: float) -> float:

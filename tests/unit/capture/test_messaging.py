@@ -780,6 +780,45 @@ async def test_two_messengers_over_tcp() -> None:
         await exchange(a, b)
 
 
+async def forward(source: ByteStream, target: ByteStream) -> None:
+    with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        async for chunk in source:
+            await target.send(chunk)
+    await anyio.aclose_forcefully(target)
+
+
+async def test_tcp_connections_that_are_reset_lose_and_double_nothing() -> None:
+    """Through a proxy that resets its connections, wherever in a frame they are."""
+    through: list[ByteStream] = []
+    hasty = MessagingSettings(ack_interval_s=0.01, backoff_s=0.01, backoff_s_max=0.02)
+
+    async with Messenger(A, settings=hasty) as a, Messenger(B, settings=hasty) as b, anyio.create_task_group() as tasks:
+        proxy = await TcpTransport().listen("127.0.0.1:0")
+
+        async def relay(incoming: ByteStream) -> None:
+            async with incoming, await TcpTransport().connect(b.address) as outgoing:
+                through.extend((incoming, outgoing))
+                async with anyio.create_task_group() as pair:
+                    pair.start_soon(forward, incoming, outgoing)
+                    pair.start_soon(forward, outgoing, incoming)
+
+        tasks.start_soon(proxy.serve, relay)
+        receiver = Receiver()
+        b.register(TOPIC, receiver)
+        a.set_peers({B: proxy.address})
+        for number in range(3000):
+            await a.send(TOPIC, message(number))
+            if number % 300 == 150:
+                await receiver.wait_for(number - 100)
+                while through:
+                    await anyio.aclose_forcefully(through.pop())
+        await receiver.wait_for(3000)
+        assert receiver.seen == list(range(3000))
+        assert a.statistics().links[0].connections > 5
+        tasks.cancel_scope.cancel()
+    await proxy.aclose()
+
+
 async def test_a_port_in_use_is_named() -> None:
     async with Messenger(A) as a:
         with pytest.raises(PortInUseError, match=a.address):
