@@ -1,0 +1,78 @@
+"""One flush, on the capture: plan, run the tasks as one job, let the sink commit, and say where every span is now.
+
+The position that comes back is always true: a span whose task or commit failed stands where it stood, with the error
+beside it. A flush that is cut off anywhere may have moved the sink's record; whoever opens the span next reads it
+there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from time import time
+
+from agent.flush.plan import FlushPlan, Order, Weights, plan_flush
+from agent.flush.task import run_flush
+from agent.log.reader import LogReader
+from agent.parts import Flushed, FlushLimits, SpanFlushed, SpanPosition
+from agent.ports import Executor, FlushResult, Sink
+from reactor.ids import TableSpan, Ts
+from reactor.records import LogHead, RunningError, SinkMode
+
+
+@dataclass(frozen=True, slots=True)
+class FlushContext:
+    """What a changefeed's flushes on one capture have in common. ``changefeed``: as its sink is opened with."""
+
+    changefeed: str
+    sink_uri: str
+    sink_mode: SinkMode
+    log_uri: str
+    sink: Sink
+    reader: LogReader
+    executor: Executor
+    weights: Weights = field(default_factory=Weights)
+
+
+def flush(context: FlushContext, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    """Move ``positions`` towards their targets; blocking.
+
+    :raises LogError: the log does not hold what the spans need.
+    :raises JobError: the job failed as a whole.
+    """
+    plan = _plan(context, positions, limits)
+    results: Sequence[FlushResult] = ()
+    if plan.tasks:
+        tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
+        name = f"flush {context.changefeed}: {', '.join(tables)}"
+        written = context.executor.map(run_flush, plan.tasks, description=name)
+        results = context.sink.commit(plan.tasks, written)
+    return Flushed(tuple(_outcomes(plan, results, limits.head)), plan.is_behind)
+
+
+def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: FlushLimits) -> FlushPlan:
+    from_ts = min((item.recorded_ts for item in positions), default=Ts(0))
+    to_ts = max((limits.target(item.table.table_id) for item in positions), default=Ts(0))
+    if to_ts <= min((item.checkpoint_ts for item in positions), default=to_ts):
+        return FlushPlan((), ())
+    segments = context.reader.segments(limits.head, from_ts, to_ts)
+    order = Order(context.changefeed, context.sink_uri, context.sink_mode, context.log_uri)
+    return plan_flush(positions, segments, limits, order=order, weights=context.weights)
+
+
+def _outcomes(plan: FlushPlan, results: Sequence[FlushResult], head: LogHead) -> list[SpanFlushed]:
+    by_span: dict[TableSpan, list[FlushResult]] = {}
+    for result in results:
+        by_span.setdefault(result.span, []).append(result)
+    return [_outcome(position, to_ts, by_span.get(position.span, []), head) for position, to_ts in plan.targets]
+
+
+def _outcome(position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], head: LogHead) -> SpanFlushed:
+    """One span's parts put together."""
+    failed = next((result for result in results if result.error), None)
+    if failed is not None:
+        error = RunningError(code=failed.error_code, message=failed.error, time=time(), retryable=failed.retryable)
+        return SpanFlushed(position, error=error)
+    is_recorded = any(result.committed for result in results)
+    moved = replace(position, checkpoint_ts=to_ts, recorded_ts=to_ts if is_recorded else position.recorded_ts)
+    newest = max((result.commit_time for result in results), default=0.0)
+    commit_time = head.resolved_time if to_ts == head.resolved_ts else newest
+    return SpanFlushed(moved, commit_time, sum(result.rows for result in results))

@@ -1,0 +1,138 @@
+"""Which spans a flush moves how far, and by which tasks. Pure.
+
+Every span goes to its target, what the log has and the barrier allows. A span without an event of its table on the way
+needs no task: it is there already (its record in the sink stays behind, and the next task covers the whole way from
+there). Otherwise
+
+- a span that is *merged* (upsert, with a key) is one task, and comes only as far as its task may weigh: ``to_ts`` is
+  then the resolved Ts of a segment, so that no transaction is cut. A single transaction is taken whole, however large;
+- a span that is *appended to* is cut by segments into parts of about one weight, which one commit makes visible
+  together; it too is shortened, when the parts would be too many.
+
+Where something was shortened the flush is *behind*: the next one should follow at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agent.parts import FlushLimits, SpanPosition
+from agent.ports import FlushTask, SegmentRef
+from reactor.ids import Ts
+from reactor.records import SinkMode
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Sizes of segments on storage, whole, though a task reads one table of them only. A heavier task has a heavier
+    executor: what is merged is in memory at once, decoded, a few times its size in the log."""
+
+    merge_bytes: int = 64 << 20
+    part_bytes: int = 32 << 20
+    parts_max: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What all tasks of a changefeed have in common."""
+
+    changefeed: str
+    sink_uri: str
+    sink_mode: SinkMode
+    log_uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPlan:
+    """``targets``: where each span is when all went well. A span without a task has nothing to write on its way."""
+
+    tasks: tuple[FlushTask, ...]
+    targets: tuple[tuple[SpanPosition, Ts], ...]
+    is_behind: bool = False
+
+
+def plan_flush(
+    positions: Sequence[SpanPosition],
+    segments: Sequence[SegmentRef],
+    limits: FlushLimits,
+    *,
+    order: Order,
+    weights: Weights = Weights(),
+) -> FlushPlan:
+    """``segments``: the log (in order) from the lowest recorded Ts to the highest target."""
+    tasks: list[FlushTask] = []
+    targets: list[tuple[SpanPosition, Ts]] = []
+    is_behind = False
+    for position in positions:
+        wanted = limits.target(position.table.table_id)
+        if wanted <= position.checkpoint_ts:
+            continue
+        ahead = _ahead(position, segments, wanted)
+        to_ts = _reachable(position, ahead, wanted, _weight_max(position, order, weights))
+        is_behind |= to_ts < wanted
+        targets.append((position, to_ts))
+        tasks.extend(_tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, order, weights))
+    return FlushPlan(tuple(tasks), tuple(targets), is_behind)
+
+
+def _ahead(position: SpanPosition, segments: Sequence[SegmentRef], target: Ts) -> list[SegmentRef]:
+    """The segments that hold something of the span's table between its record and its target."""
+    table_id, recorded = position.table.table_id, position.recorded_ts
+    return [
+        item for item in segments if table_id in item.tables and item.last_ts > recorded and item.first_ts <= target
+    ]
+
+
+def _is_appended(position: SpanPosition, order: Order) -> bool:
+    return order.sink_mode == SinkMode.CHANGELOG or not position.table.key
+
+
+def _weight_max(position: SpanPosition, order: Order, weights: Weights) -> int:
+    return weights.part_bytes * weights.parts_max if _is_appended(position, order) else weights.merge_bytes
+
+
+def _reachable(position: SpanPosition, ahead: Sequence[SegmentRef], target: Ts, weight_max: int) -> Ts:
+    """The target, or the last segment boundary before it that the weight allows; always further than the span is."""
+    least = max(position.checkpoint_ts + 1, position.recorded_ts + 1, position.table.consistent_ts)
+    weight, reached = 0, Ts(0)
+    for item in ahead:
+        if weight and weight + item.bytes > weight_max and reached >= least:
+            return min(reached, target)
+        weight += item.bytes
+        reached = item.resolved_ts
+    return target
+
+
+def _tasks(
+    position: SpanPosition, segments: Sequence[SegmentRef], to_ts: Ts, order: Order, weights: Weights
+) -> list[FlushTask]:
+    if not segments:
+        return []
+    parts = list(_parts(segments, weights.part_bytes)) if _is_appended(position, order) else [tuple(segments)]
+    return [
+        FlushTask(
+            changefeed=order.changefeed,
+            span=position.span,
+            table=position.table,
+            sink_uri=order.sink_uri,
+            sink_mode=order.sink_mode,
+            log_uri=order.log_uri,
+            segments=part,
+            from_ts=position.recorded_ts,
+            to_ts=to_ts,
+            part=number,
+            parts=len(parts),
+        )
+        for number, part in enumerate(parts)
+    ]
+
+
+def _parts(segments: Sequence[SegmentRef], part_bytes: int) -> Iterator[tuple[SegmentRef, ...]]:
+    part: list[SegmentRef] = []
+    weight = 0
+    for item in segments:
+        if part and weight + item.bytes > part_bytes:
+            yield tuple(part)
+            part, weight = [], 0
+        part.append(item)
+        weight += item.bytes
+    yield tuple(part)

@@ -1,0 +1,53 @@
+"""One flush task, on an executor: read the span's events, decode them, keep the span's rows, give them to the sink.
+
+What may go wrong for reasons of the world (a late writer, a lost race, a damaged segment) comes back in the result, so
+that the other tasks of the job keep what they have done; a bug raises and fails the job.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from agent.log import segment
+from agent.ports import Changes, FlushResult, FlushTask
+from agent.sinks import open_sink
+from agent.sources.postgres.decode import decode
+from agent.span_rows import keep_span
+from reactor.errors import WeirError
+
+
+def run_flush(task: FlushTask) -> FlushResult:
+    """Write one task's changes to the sink; see ``FlushResult`` for what is left to ``Sink.commit``."""
+    try:
+        sink = open_sink(task.sink_uri, changefeed=task.changefeed, mode=task.sink_mode)
+        return sink.write(task, read_changes(task))
+    except WeirError as error:
+        return FlushResult(
+            task.span,
+            task.from_ts,
+            task.to_ts,
+            error=str(error),
+            error_code=error.code,
+            retryable=error.retryable,
+        )
+
+
+def read_changes(task: FlushTask) -> Iterator[Changes]:
+    """The changes of the task's span in ``(from_ts, to_ts]``, in log order.
+
+    :raises LogError: a segment is missing or damaged.
+    :raises DecodeError: events are not what their schema says.
+    """
+    for item in task.segments:
+        for schema, batch, commit_time in segment.read_batches(item.path, task.table.table_id):
+            wanted = _within(batch, task)
+            if wanted.num_rows:
+                changes = replace(decode(schema, wanted), commit_time=commit_time)
+                yield keep_span(changes, task.span, key=task.table.key)
+
+
+def _within(batch: pa.RecordBatch, task: FlushTask) -> pa.RecordBatch:
+    start, end = np.searchsorted(batch.column(0).to_numpy(), (task.from_ts, task.to_ts), side="right")
+    return batch.slice(int(start), int(end - start))

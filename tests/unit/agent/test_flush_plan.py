@@ -1,0 +1,135 @@
+"""How far each span goes in a flush, and by which tasks."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.flush.plan import FlushPlan, Order, Weights, plan_flush
+from agent.parts import FlushLimits, SpanPosition
+from agent.ports import SegmentRef
+from reactor.ids import TableSpan, Ts
+from reactor.messages import Barrier
+from reactor.records import LogHead, SinkMode, TableRecord
+
+UPSERT = Order("feed", "delta+file:///lake", SinkMode.UPSERT, "/log")
+CHANGELOG = replace(UPSERT, sink_mode=SinkMode.CHANGELOG)
+SMALL = Weights(merge_bytes=25, part_bytes=20, parts_max=2)
+
+
+def segment(
+    seq: int, first: int, last: int, resolved: int | None = None, *, size: int = 10, tables: tuple[int, ...] = (1,)
+) -> SegmentRef:
+    resolved_ts = Ts(last if resolved is None else resolved)
+    return SegmentRef(f"/log/{seq}", seq, 1, Ts(first), Ts(last), resolved_ts, size, frozenset(tables))
+
+
+def position(
+    recorded: int, checkpoint: int | None = None, *, table: int = 1, key: tuple[str, ...] = ("id",)
+) -> SpanPosition:
+    record = TableRecord(table_id=table, schema_name="public", name=f"t{table}", key=key)
+    return SpanPosition(TableSpan(table), record, Ts(recorded), Ts(recorded if checkpoint is None else checkpoint))
+
+
+def limits(resolved: int, **barrier: int) -> FlushLimits:
+    return FlushLimits(LogHead(resolved_ts=Ts(resolved)), Barrier(Ts(barrier.get("barrier", 1 << 62))))
+
+
+def goals(plan: FlushPlan) -> list[tuple[int, int]]:
+    return [(item.span.table_id, to_ts) for item, to_ts in plan.targets]
+
+
+TEN = tuple(segment(at, 10 * at + 1, 10 * at + 9, 10 * at + 10) for at in range(10))
+
+
+def test_a_span_goes_to_the_target_in_one_task() -> None:
+    plan = plan_flush([position(5)], TEN[:2], limits(20), order=UPSERT)
+    assert goals(plan) == [(1, 20)]
+    [task] = plan.tasks
+    assert (task.from_ts, task.to_ts, task.segments, task.part, task.parts) == (5, 20, TEN[:2], 0, 1)
+    assert not plan.is_behind
+
+
+def test_the_barrier_holds() -> None:
+    plan = plan_flush([position(5)], TEN, limits(100, barrier=15), order=UPSERT)
+    assert goals(plan) == [(1, 15)]
+    assert plan.tasks[0].segments == TEN[:2]
+
+
+def test_a_span_without_events_moves_without_a_task() -> None:
+    plan = plan_flush([position(5, 30, table=2)], TEN, limits(100), order=UPSERT)
+    assert goals(plan) == [(2, 100)]
+    assert plan.tasks == ()
+
+
+def test_a_task_covers_the_way_from_the_record() -> None:
+    log = (segment(0, 1, 9, 10, tables=(2,)), segment(1, 11, 19, 20))
+    [task] = plan_flush([position(0, 10)], log, limits(20), order=UPSERT).tasks
+    assert (task.from_ts, task.to_ts, task.segments) == (0, 20, log[1:])
+
+
+def test_what_is_there_already_is_left_alone() -> None:
+    assert plan_flush([position(5, 100)], TEN, limits(100), order=UPSERT) == FlushPlan((), ())
+
+
+def test_a_merge_is_no_heavier_than_allowed() -> None:
+    plan = plan_flush([position(0)], TEN, limits(100), order=UPSERT, weights=SMALL)
+    assert goals(plan) == [(1, 20)]
+    assert plan.tasks[0].segments == TEN[:2]
+    assert plan.is_behind
+
+
+def test_a_transaction_is_never_cut() -> None:
+    log = (segment(0, 5, 5, 4), segment(1, 5, 5, 4), segment(2, 5, 5, 5), segment(3, 6, 9, 9))
+    plan = plan_flush([position(4)], log, limits(9), order=UPSERT, weights=SMALL)
+    assert goals(plan) == [(1, 5)]
+    assert plan.tasks[0].segments == log[:3]
+
+
+def test_the_first_flush_after_a_resumed_dump_reaches_its_consistent_point() -> None:
+    start = position(0)
+    start = replace(start, table=start.table.with_(consistent_ts=Ts(45)))
+    plan = plan_flush([start], TEN, limits(100), order=UPSERT, weights=SMALL)
+    assert goals(plan) == [(1, 50)]
+
+
+@pytest.mark.parametrize(("order", "key"), [(CHANGELOG, ("id",)), (UPSERT, ())])
+def test_a_backlog_is_appended_in_parts(order: Order, key: tuple[str, ...]) -> None:
+    plan = plan_flush([position(0, key=key)], TEN, limits(100), order=order, weights=SMALL)
+    assert goals(plan) == [(1, 40)]
+    assert [(task.part, task.parts, task.segments) for task in plan.tasks] == [(0, 2, TEN[:2]), (1, 2, TEN[2:4])]
+    assert {(task.from_ts, task.to_ts) for task in plan.tasks} == {(0, 40)}
+    assert plan.is_behind
+
+
+@given(
+    ends=st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.booleans()), min_size=1, max_size=12),
+    recorded=st.integers(0, 20),
+    target=st.integers(1, 60),
+    is_changelog=st.booleans(),
+)
+def test_flushes_get_there_and_cut_no_transaction(
+    ends: list[tuple[int, bool, bool]], recorded: int, target: int, is_changelog: bool
+) -> None:
+    """Whatever the segments: flush after flush makes progress, and ends at the target or between two transactions."""
+    log, at, resolved = [], 1, 0
+    for seq, (width, is_open, is_ours) in enumerate(ends):
+        last = at + width
+        resolved = last - 1 if is_open else last
+        log.append(segment(seq, at, last, resolved, tables=(1,) if is_ours else (2,)))
+        at = last if is_open else last + 1
+    target = min(target, resolved)
+    here = position(min(recorded, target))
+    for _ in range(len(log) + 1):
+        if here.checkpoint_ts >= target:
+            break
+        plan = plan_flush([here], log, limits(target), order=CHANGELOG if is_changelog else UPSERT, weights=SMALL)
+        [(_, to_ts)] = plan.targets
+        assert here.checkpoint_ts < to_ts <= target
+        assert to_ts == target or to_ts in {item.resolved_ts for item in log}
+        covered = {item.seq for task in plan.tasks for item in task.segments}
+        needed = {s.seq for s in log if 1 in s.tables and s.last_ts > here.recorded_ts and s.first_ts <= to_ts}
+        assert covered == needed
+        here = replace(here, checkpoint_ts=to_ts, recorded_ts=to_ts if plan.tasks else here.recorded_ts)
+    assert here.checkpoint_ts >= target
