@@ -1,0 +1,199 @@
+"""What the end-to-end benchmarks stand on: etcd, PostgreSQL and one capture as processes, and eyes on what they use.
+
+The capture runs as a user's does (``python -m capture server``), so its figures are those of a user.
+"""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from capture.client import Client
+from capture.cluster import ChangefeedSpec, ChangefeedView
+from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
+from capture.embedded.postgres import tool
+from reactor.errors import WeirError
+from reactor.records import FeedState, Mode, SinkMode, Unit
+
+DATABASE = "bench"
+_POLL_S = 0.02
+_TIMEOUT_S = 600.0
+
+
+@dataclass(slots=True)
+class Usage:
+    """What the capture's processes used while they were watched. Memory in MB, at its peak."""
+
+    cpu_s: float = 0.0
+    python_cpu_s: float = 0.0
+    python_mb: float = 0.0
+    java_mb: float = 0.0
+    #: round trips to the API while it happened: how responsive the event loop is
+    round_trips_ms: list[float] = field(default_factory=list)
+
+    @property
+    def round_trip_p99_ms(self) -> float:
+        ordered = sorted(self.round_trips_ms) or [0.0]
+        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+
+
+class Bed:
+    """Made by ``bed()``."""
+
+    def __init__(self, directory: Path, postgres: EmbeddedPostgres, address: str, capture: children.Child) -> None:
+        self.directory = directory
+        self.postgres = postgres
+        self.address = address
+        self.capture = capture
+        self.client = Client(address)
+
+    def execute(self, sql: str) -> list[list[object]]:
+        return self.postgres.execute(sql, database=DATABASE)
+
+    def last_ts(self) -> int:
+        rows = self.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+        return int(str(rows[0][0])) - 1
+
+    def run_tool(self, *command: str) -> float:
+        """Run one of PostgreSQL's programs; seconds it took."""
+        environment = self.postgres.environment(DATABASE)
+        started = time.monotonic()
+        log = self.directory / "tools.log"
+        with log.open("ab") as output:
+            child = children.spawn([tool(command[0]), *command[1:]], output=output, environment=environment)
+            code = child.wait()
+        if code:
+            raise WeirError(f"{command[0]} ended with code {code}: {log.read_text()[-500:]}")
+        return time.monotonic() - started
+
+    @contextmanager
+    def tool_running(self, *command: str) -> Iterator[children.Child]:
+        environment = self.postgres.environment(DATABASE)
+        with (self.directory / "tools.log").open("ab") as output:
+            child = children.spawn([tool(command[0]), *command[1:]], output=output, environment=environment)
+        try:
+            yield child
+        finally:
+            children.stop(child, signal.SIGINT)
+
+    def create(self, name: str, *, sink_mode: SinkMode, mode: Mode = Mode.ALL) -> None:
+        """A changefeed over everything in the database."""
+        spec = ChangefeedSpec(
+            changefeed_id=name,
+            source_uri=self.postgres.uri(DATABASE),
+            sink_uri=f"delta+file://{self.lake(name)}",
+            mode=mode,
+            sink_mode=sink_mode,
+        )
+        self.client.create(spec)
+
+    def lake(self, name: str) -> Path:
+        return self.directory / "lake" / name
+
+    def wait_sync(self, name: str) -> ChangefeedView:
+        return self.wait(name, lambda feed: feed.unit is Unit.SYNC and feed.checkpoint_ts > 0)
+
+    def wait_covers(self, name: str, ts: int) -> ChangefeedView:
+        return self.wait(name, lambda feed: feed.checkpoint_ts >= ts)
+
+    def wait(self, name: str, condition: Callable[[ChangefeedView], bool]) -> ChangefeedView:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            with contextlib.suppress(WeirError):
+                feed = self.client.query(name)
+                if feed.state is FeedState.FAILED:
+                    break
+                if condition(feed):
+                    return feed
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        raise WeirError(f"changefeed {name} did not come as far as it should: {feed.state}, {feed.error}")
+
+    @contextmanager
+    def watched(self, *, probe: bool = True) -> Iterator[Usage]:
+        """Watch the capture's processes in a thread; the figures are final when the block has ended.
+
+        ``probe``: ask its API ten times a second, which costs it something.
+        """
+        usage, stop = Usage(), threading.Event()
+        before = self._cpu()
+        watcher = threading.Thread(target=self._watch, args=(usage, stop, probe))
+        watcher.start()
+        try:
+            yield usage
+        finally:
+            stop.set()
+            watcher.join()
+            after = self._cpu()
+            usage.cpu_s = sum(after.values()) - sum(before.get(pid, 0.0) for pid in after)
+            java = {process.pid for process in self._processes() if process.name() == "java"}
+            usage.python_cpu_s = sum(after[pid] - before.get(pid, 0.0) for pid in after if pid not in java)
+
+    def _watch(self, usage: Usage, stop: threading.Event, probe: bool) -> None:
+        with Client(self.address) as client:
+            while not stop.wait(0.1):
+                if probe:
+                    started = time.monotonic()
+                    with contextlib.suppress(WeirError):
+                        client.status()
+                        usage.round_trips_ms.append((time.monotonic() - started) * 1000)
+                sizes = {True: 0.0, False: 0.0}
+                for process in self._processes():
+                    with contextlib.suppress(psutil.Error):
+                        sizes[process.name() == "java"] += process.memory_info().rss / 1e6
+                usage.java_mb = max(usage.java_mb, sizes[True])
+                usage.python_mb = max(usage.python_mb, sizes[False])
+
+    def _processes(self) -> list[psutil.Process]:
+        """The capture, its JVM and its Spark workers."""
+        root = psutil.Process(self.capture.pid)
+        return [root, *root.children(recursive=True)]
+
+    def _cpu(self) -> dict[int, float]:
+        seconds = {}
+        for process in self._processes():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                seconds[process.pid] = times.user + times.system
+        return seconds
+
+
+@contextmanager
+def bed() -> Iterator[Bed]:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
+        EmbeddedEtcd(Path(name) / "etcd") as etcd,
+        EmbeddedPostgres(Path(name) / "postgres") as postgres,
+    ):
+        postgres.create_database(DATABASE)
+        address = f"127.0.0.1:{places.free_port()}"
+        command = [sys.executable, "-m", "capture", "server", "--etcd", etcd.url, "--addr", address]
+        command += ["--data-dir", str(Path(name) / "capture"), "--log-file", str(Path(name) / "capture.log")]
+        capture = children.spawn(command, output=subprocess.DEVNULL)
+        try:
+            found = Bed(Path(name), postgres, address, capture)
+            _wait_up(found)
+            yield found
+        finally:
+            children.stop(capture, signal.SIGTERM)
+
+
+def _wait_up(found: Bed) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        with contextlib.suppress(WeirError):
+            if found.client.health().healthy:
+                return
+        if found.capture.poll() is not None or time.monotonic() > deadline:
+            raise WeirError(f"the capture did not start: {(found.directory / 'capture.log').read_text()[-1000:]}")
+        time.sleep(_POLL_S)
