@@ -1,0 +1,176 @@
+"""From segments of raw events to Delta tables, through real Spark jobs."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from agent.flush.job import FlushContext, flush
+from agent.flush.plan import Weights
+from agent.flush.task import read_changes, run_flush
+from agent.log.reader import LogReader
+from agent.log.storage import LogDirectory
+from agent.parts import Flushed, FlushLimits, SpanPosition
+from agent.ports import FlushTask
+from agent.sinks import open_sink
+from agent.sources.postgres.types import arrow_schema
+from agent.spark import SparkExecutor
+from reactor.ids import TableSpan, Ts
+from reactor.messages import Barrier
+from reactor.records import Era, LogHead, SinkMode, TableRecord
+from tests.integration.pgoutput_build import TABLE, Event, deleted, inserted, truncated, updated, write_segment
+
+RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+
+
+class Inline:
+    """An executor that runs tasks where it stands: everything but Spark."""
+
+    def map(self, function: Callable[[Any], Any], descriptors: Sequence[Any], *, description: str) -> list[Any]:
+        return [function(item) for item in descriptors]
+
+
+class Rig:
+    """One changefeed with one table that starts empty at Ts 100, and its change log."""
+
+    def __init__(self, root: Path, mode: SinkMode, executor: Any, *, record: TableRecord = RECORD) -> None:
+        self.lake, self.log = root / "lake", LogDirectory(str(root / "log"), changefeed="feed", source="main")
+        uri = f"delta+file://{self.lake}"
+        sink = open_sink(uri, changefeed="feed", mode=mode)
+        sink.load(record, TABLE, arrow_schema(TABLE), [])
+        self.context = FlushContext(
+            changefeed="feed",
+            sink_uri=uri,
+            sink_mode=mode,
+            log_uri=str(root / "log"),
+            sink=sink,
+            reader=LogReader(self.log),
+            executor=executor,
+            weights=Weights(part_bytes=1, parts_max=1 << 30),
+        )
+        self.position = SpanPosition(TableSpan(TABLE.table_id), record, Ts(100), Ts(100))
+        self.seq, self.resolved = 0, 100
+
+    def append(self, resolved_ts: int, *events: Event, commit_time: float = 0.0) -> None:
+        self.seq, self.resolved = self.seq + 1, resolved_ts
+        write_segment(self.log, self.seq, resolved_ts, events, commit_time=commit_time)
+
+    def limits(self, resolved_ts: int = 0) -> FlushLimits:
+        head = LogHead(
+            epoch=1,
+            last_seq=self.seq,
+            complete_seq=self.seq,
+            resolved_ts=Ts(resolved_ts or self.resolved),
+            resolved_time=7.0,
+            eras=(Era(epoch=1, first_seq=1),),
+        )
+        return FlushLimits(head, Barrier())
+
+    def flush(self) -> Flushed:
+        flushed = flush(self.context, [self.position], self.limits())
+        for item in flushed.spans:
+            self.position = item.position
+        return flushed
+
+    def rows(self, *columns: str) -> list[tuple[Any, ...]]:
+        names = list(columns) or ["id", "name", "big"]
+        table = DeltaTable(self.lake / "public" / "t").to_pyarrow_table(columns=names)
+        return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+
+
+@pytest.mark.spark
+def test_upserts_and_changelog_through_spark(tmp_path: Path, spark_executor: SparkExecutor) -> None:
+    for mode in SinkMode:
+        rig = Rig(tmp_path / mode, mode, spark_executor)
+        rig.append(120, inserted(110, 1, "a", "x"), inserted(110, 2, "b", None), commit_time=5.0)
+        rig.append(140, updated(130, 1, "c", ...), deleted(135, 2, None, None))
+        [span] = rig.flush().spans
+        assert span.error is None
+        assert (span.rows, span.commit_time) == (4, 7.0)
+        assert (span.position.recorded_ts, span.position.checkpoint_ts) == (140, 140)
+        if mode == SinkMode.UPSERT:
+            assert rig.rows() == [(1, "c", "x")]
+        else:
+            assert [row[0] for row in rig.rows("_commit_version", "_change_type")] == [110, 110, 130, 135]
+
+
+def test_a_flush_is_incremental(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
+    rig.append(120, inserted(110, 1, "a", "x"))
+    rig.flush()
+    assert rig.flush().spans == ()
+    rig.append(140, updated(130, 9, "c", ..., old_key=(1, None, None)))
+    rig.flush()
+    assert rig.rows() == [(9, "c", "x")]
+    rig.append(160, truncated(150), inserted(155, 3, "d", "y"))
+    assert rig.flush().spans[0].rows == 2
+    assert rig.rows() == [(3, "d", "y")]
+
+
+def test_a_range_without_events_moves_the_checkpoint_alone(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
+    rig.resolved = 150
+    [span] = rig.flush().spans
+    assert (span.position.recorded_ts, span.position.checkpoint_ts) == (100, 150)
+    rig.append(170, inserted(160, 1, "a", "x"))
+    [span] = rig.flush().spans
+    assert (span.position.recorded_ts, span.position.checkpoint_ts, span.error) == (170, 170, None)
+
+
+def test_a_late_writer_is_told_and_stays_where_it_was(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
+    rig.append(120, inserted(110, 1, "a", "x"))
+    late = rig.position
+    rig.flush()
+    rig.append(140, inserted(130, 2, "b", "y"))
+    [span] = flush(rig.context, [late], rig.limits()).spans
+    assert span.error is not None
+    assert (span.error.code, span.error.retryable, span.position) == ("SinkFenced", False, late)
+    assert rig.rows() == [(1, "a", "x")]
+
+
+def test_a_damaged_event_is_an_error_of_its_span(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SinkMode.CHANGELOG, Inline())
+    rig.append(120, inserted(110, 1, "a", "x"))
+    rig.append(140, Event(130, b"I\x00\x00"))
+    [span] = rig.flush().spans
+    assert span.error is not None
+    assert (span.error.code, span.error.retryable) == ("Decode", False)
+    assert rig.rows() == []
+
+
+def test_spans_of_one_table_share_its_rows(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SinkMode.CHANGELOG, Inline())
+    rig.append(120, *(inserted(110, at, "a", "x") for at in range(50)), truncated(110))
+    half = 1 << 63
+    halves = [TableSpan(TABLE.table_id, 0, half), TableSpan(TABLE.table_id, half)]
+    read = []
+    for span in halves:
+        segments = rig.context.reader.segments(rig.limits().head, Ts(100), Ts(120))
+        task = FlushTask("feed", span, RECORD, rig.context.sink_uri, SinkMode.CHANGELOG, "", segments, Ts(100), Ts(120))
+        read.append(
+            [key for part in read_changes(task) for key in part.after.column("id").to_pylist() if key is not None]
+        )
+    assert sorted(read[0] + read[1]) == list(range(50))
+    assert 10 < len(read[0]) < 40
+    refused = run_flush(FlushTask("feed", halves[0], RECORD, "nope://", SinkMode.UPSERT, "", (), Ts(1), Ts(2)))
+    assert (refused.error_code, refused.retryable) == ("SinkUri", False)
+
+
+@pytest.mark.spark
+def test_a_small_flush_is_quick(tmp_path: Path, spark_executor: SparkExecutor) -> None:
+    rig = Rig(tmp_path, SinkMode.CHANGELOG, spark_executor)
+    seconds = []
+    for at in range(8):
+        base = 200 + 100 * at
+        rig.append(base + 50, *(inserted(base + 10, key, "a", "x") for key in range(200)))
+        start = time.monotonic()
+        rig.flush()
+        seconds.append(time.monotonic() - start)
+    assert len(rig.rows()) == 1600
+    assert min(seconds) < 1.0
+    assert pa.table(DeltaTable(rig.lake / "public" / "t").scan(predicate="id = 7")).num_rows == 8
