@@ -8,22 +8,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from anyio import to_thread
+from anyio import from_thread, to_thread
 
 from agent.effects import StartUnit
-from agent.errors import SinkConfigError
+from agent.errors import SinkConfigError, SinkFencedError
 from agent.flush import job
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
-from agent.parts import Flushed, FlushLimits, Progress, SpanPosition
+from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition
 from agent.ports import Executor, Sink
 from agent.sinks import open_sink
 from agent.sources.postgres import slots
+from agent.sources.postgres.catalog import read_schemas
 from agent.sources.postgres.connection import connect
-from agent.sources.postgres.preflight import check_source
-from agent.units.dump import DumpOrder, DumpUnit
-from agent.units.load import LoadUnit
+from agent.sources.postgres.preflight import SourceReport, check_source
+from agent.units.dump import DumpUnit
+from agent.units.dump_plan import DumpOrder
+from agent.units.load import LoadUnit, create_empty
 from agent.units.manifest import Manifest
 from agent.units.records import UnitRecords
 from agent.units.sync import SyncSource, SyncUnit
@@ -61,15 +63,20 @@ class Feed:
         """Slot and publications. :raises SourceConfigError: a name that PostgreSQL does not take."""
         return slots.names_for(self.cluster, self.id, slot=self.config.slot, publication=self.config.publication)
 
+    @property
+    def sink_owner(self) -> str:
+        """Whose tables the sink's are: several clusters may share one."""
+        return f"{self.cluster}/{self.id}"
+
     def open_sink(self) -> Sink:
         """:raises SinkError: its URI cannot be opened."""
-        return open_sink(self.sink_uri, changefeed=f"{self.cluster}/{self.id}", mode=self.sink_mode)
+        return open_sink(self.sink_uri, changefeed=self.sink_owner, mode=self.sink_mode)
 
     def log_directory(self, source: str) -> LogDirectory:
-        return LogDirectory(self.log_uri, changefeed=f"{self.cluster}/{self.id}", source=source)
+        return LogDirectory(self.log_uri, changefeed=self.id, source=source)
 
     def manifest(self, source: str) -> Manifest:
-        return Manifest.for_source(self.log_uri, changefeed=f"{self.cluster}/{self.id}", source=source)
+        return Manifest.for_source(self.log_uri, changefeed=self.id, source=source)
 
 
 class FeedParts:
@@ -91,15 +98,25 @@ class FeedParts:
         self._executor = executor
         self._checkpoint = checkpoint
         self._sink = feed.open_sink()
-        self._reader = LogReader(feed.log_directory(source))
+        self._context = job.FlushContext(
+            changefeed=feed.sink_owner,
+            sink_uri=feed.sink_uri,
+            sink_mode=feed.sink_mode,
+            log_uri=feed.log_uri,
+            sink=self._sink,
+            reader=LogReader(feed.log_directory(source)),
+            executor=executor,
+        )
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
         recorded = await to_thread.run_sync(self._recorded_ts, table, span, abandon_on_cancel=True)
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
-        run = partial(job.flush, self._feed_job(), positions, limits)
-        return await to_thread.run_sync(run, abandon_on_cancel=True)
+        run = partial(job.flush, self._context, positions, limits)
+        flushed = await to_thread.run_sync(run, abandon_on_cancel=True)
+        spans = [await self._look_again(span) if _is_fenced(span) else span for span in flushed.spans]
+        return Flushed(tuple(spans), flushed.is_behind)
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
         match order.unit:
@@ -113,16 +130,11 @@ class FeedParts:
     async def close(self) -> None:
         """Nothing is held between calls."""
 
-    def _feed_job(self) -> job.FlushContext:
-        return job.FlushContext(
-            changefeed=f"{self._feed.cluster}/{self._feed.id}",
-            sink_uri=self._feed.sink_uri,
-            sink_mode=self._feed.sink_mode,
-            log_uri=self._feed.log_uri,
-            sink=self._sink,
-            reader=self._reader,
-            executor=self._executor,
-        )
+    async def _look_again(self, span: SpanFlushed) -> SpanFlushed:
+        """The sink was further than we knew: the writer before us, or a commit of ours whose answer was lost."""
+        before = span.position
+        position = await self.open_span(before.table, before.span, before.checkpoint_ts)
+        return SpanFlushed(position) if position.recorded_ts > before.recorded_ts else span
 
     def _recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts:
         recorded = self._sink.recorded_ts(table, span)
@@ -144,14 +156,14 @@ class FeedParts:
         records = self._records(order.source)
         running = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
-        tables = await to_thread.run_sync(self._discover, abandon_on_cancel=True)
-        await to_thread.run_sync(self._ensure_publications, tables, abandon_on_cancel=True)
+        report = await to_thread.run_sync(self._discover, abandon_on_cancel=True)
+        await to_thread.run_sync(self._ensure_publications, report.tables, abandon_on_cancel=True)
         feed = self._feed
         dump = DumpUnit(
             DumpOrder(
                 source=feed.source_uri,
                 slot=feed.names.slot,
-                tables=tables,
+                tables=report.tables,
                 sink_mode=feed.sink_mode,
                 open_sink=feed.open_sink,
                 epoch=order.epoch,
@@ -159,7 +171,7 @@ class FeedParts:
             ),
             feed.manifest(order.source),
             self._executor,
-            on_progress=lambda at: _from_thread(on_progress, at),
+            on_progress=lambda at: from_thread.run_sync(on_progress, at.rows_done, at.rows_total),
         )
         done = await dump.run()
         await records.write(
@@ -171,6 +183,8 @@ class FeedParts:
                 rows_done=done.rows_done,
                 bytes_done=done.bytes_done,
                 manifest=done.manifest,
+                system_id=report.identity.system_id,
+                timeline=report.identity.timeline,
             )
         )
 
@@ -194,7 +208,14 @@ class FeedParts:
         feed = self._feed
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
         unit = SyncUnit(
-            SyncSource(feed.source_uri, feed.names, running.tables, running.start_ts),
+            SyncSource(
+                feed.source_uri,
+                feed.names,
+                running.tables,
+                running.start_ts,
+                system_id=running.system_id,
+                timeline=running.timeline,
+            ),
             writer=LogWriter(EtcdHeadStore(self._client, log_key), capture=self._capture),
             directory=feed.log_directory(order.source),
             checkpoint=self._checkpoint,
@@ -204,25 +225,39 @@ class FeedParts:
 
     async def _begin_without_dump(self, order: StartUnit) -> UnitRecord:
         """Mode ``incremental``: tables start empty where the slot starts."""
-        tables = await to_thread.run_sync(self._discover, abandon_on_cancel=True)
-        names = self._feed.names
-        start_ts = await to_thread.run_sync(
-            partial(slots.open_upstream, self._feed.source_uri, names, tables), abandon_on_cancel=True
+        report = await to_thread.run_sync(self._discover, abandon_on_cancel=True)
+        open_upstream = partial(slots.open_upstream, self._feed.source_uri, self._feed.names, report.tables)
+        start_ts = await to_thread.run_sync(open_upstream, abandon_on_cancel=True)
+        tables = tuple(table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in report.tables)
+        await to_thread.run_sync(self._create_empty, tables, abandon_on_cancel=True)
+        return UnitRecord(
+            unit=Unit.SYNC,
+            stage=UnitStage.RUNNING,
+            epoch=order.epoch,
+            tables=tables,
+            start_ts=start_ts,
+            system_id=report.identity.system_id,
+            timeline=report.identity.timeline,
         )
-        started = tuple(table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in tables)
-        await to_thread.run_sync(self._create_empty, started, abandon_on_cancel=True)
-        return UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, tables=started, start_ts=start_ts)
 
-    def _discover(self) -> tuple[TableRecord, ...]:
+    def _create_empty(self, tables: Sequence[TableRecord]) -> None:
+        with connect(self._feed.source_uri) as connection:
+            schemas = read_schemas(connection, [table.table_id for table in tables])
+        create_empty(self._sink, [(table, schemas[table.table_id]) for table in tables])
+
+    def _discover(self) -> SourceReport:
         feed = self._feed
-        found = check_source(
+        return check_source(
             feed.source_uri,
             feed.config.filter.rules,
             force_replicate=feed.config.force_replicate,
             sink_mode=feed.sink_mode,
         )
-        return tuple(found.tables)
 
     def _ensure_publications(self, tables: Sequence[TableRecord]) -> None:
         with connect(self._feed.source_uri) as connection:
             slots.ensure_publications(connection, self._feed.names, tables)
+
+
+def _is_fenced(span: SpanFlushed) -> bool:
+    return span.error is not None and span.error.code == SinkFencedError.code

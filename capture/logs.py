@@ -35,7 +35,7 @@ def configure(level: str = "info", *, file: Path | None = None) -> None:
     ]
     to_terminal = stream.isatty()
     last: list[structlog.typing.Processor] = (
-        [mask_values, structlog.dev.ConsoleRenderer()]
+        [mask_values, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if to_terminal
         else [structlog.processors.format_exc_info, mask_values, structlog.processors.JSONRenderer(default=str)]
     )

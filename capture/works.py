@@ -12,7 +12,6 @@ from typing import Protocol
 import structlog
 from anyio import to_thread
 
-from agent import diff
 from agent.errors import LogStorageMismatchError
 from agent.feed_parts import Feed, FeedParts
 from agent.log.storage import claim
@@ -146,6 +145,8 @@ class RealWorks:
             force_replicate=feed.config.force_replicate,
             sink_mode=feed.sink_mode,
         ).tables
+        from agent import diff
+
         found = diff.compare_tables(feed.source_uri, feed.sink_uri, tables, snapshot=snapshot.name)
         return [
             TableDiff(
@@ -230,12 +231,14 @@ def build_works(settings: ServerSettings) -> Works:
 def _check(spec: ChangefeedSpec, cluster_id: str) -> None:
     """Everything that can be found out before anything is made."""
     sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
-    slots.names_for(cluster_id, spec.changefeed_id, slot=spec.config.slot, publication=spec.config.publication)
+    config = spec.config
+    names = slots.names_for(cluster_id, spec.changefeed_id, slot=config.slot, publication=config.publication)
     found = check_source(
         resolve(spec.source_uri),
-        spec.config.filter.rules,
-        force_replicate=spec.config.force_replicate,
+        config.filter.rules,
+        force_replicate=config.force_replicate,
         sink_mode=spec.sink_mode,
+        new_slot=names.slot,
     )
     sink.check(found.tables)
 

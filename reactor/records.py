@@ -212,6 +212,9 @@ class UnitRecord(Record):
     tables: tuple[TableRecord, ...] = ()
     #: the slot's consistent point: sync starts here
     start_ts: Ts = Ts(0)
+    #: whose positions these are (PostgreSQL: system identifier and timeline); never compared with another server's
+    system_id: str = ""
+    timeline: int = 0
     #: rows and bytes that dump has staged, and load has taken over
     rows_total: int = 0
     rows_done: int = 0

@@ -37,7 +37,8 @@ class UnitRecords:
                 return
             if stored is not None and stored.epoch > record.epoch:
                 raise UnitFencedError(
-                    f"unit {record.unit} was taken over under epoch {stored.epoch}; this worker (epoch {record.epoch}) stops"
+                    f"unit {record.unit} was taken over under epoch {stored.epoch}; "
+                    f"this worker, under epoch {record.epoch}, stops"
                 )
             try:
                 compare = Compare(self._key, Target.MOD_REVISION, revision)
