@@ -34,7 +34,6 @@ _SESSION = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
 }
-_CONNECT_TIMEOUT_S = 10.0
 _QUERY_TIMEOUT_S = 60.0
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 20, 5, 3
 _HEADER = struct.Struct("!ci")
@@ -149,7 +148,7 @@ class Connection:
         return SourceUnreachableError(f"connection to {self.target} was lost: {reason}; it is tried again by itself")
 
 
-def connect(source: str | Target, *, replication: bool = False, timeout_s: float = _CONNECT_TIMEOUT_S) -> Connection:
+def connect(source: str | Target, *, replication: bool = False) -> Connection:
     """Open a session; with ``replication`` one that also understands replication commands.
 
     :raises SourceUnreachableError: nobody answers there, or not in time.
@@ -158,7 +157,7 @@ def connect(source: str | Target, *, replication: bool = False, timeout_s: float
     """
     target = parse_uri(source) if isinstance(source, str) else source
     context = _tls_context(target)
-    raw = _open_socket(target, timeout_s)
+    raw = _open_socket(target)
     try:
         core = _shake_hands(raw, target, context, replication=replication)
     except BaseException:
@@ -211,18 +210,18 @@ def _handshake_failure(error: BaseException, target: Target) -> SourceError:
     return SourceUnreachableError(f"{target} broke off while connecting; check that PostgreSQL listens there")
 
 
-def _open_socket(target: Target, timeout_s: float) -> socket.socket:
+def _open_socket(target: Target) -> socket.socket:
     try:
         if target.socket_directory:
             raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            raw.settimeout(timeout_s)
+            raw.settimeout(target.connect_timeout_s)
             try:
                 raw.connect(f"{target.socket_directory}/.s.PGSQL.{target.port}")
             except BaseException:
                 raw.close()
                 raise
             return raw
-        raw = socket.create_connection((target.host, target.port), timeout_s)
+        raw = socket.create_connection((target.host, target.port), target.connect_timeout_s)
     except socket.gaierror as error:
         raise SourceUnreachableError(f"host {target.host!r} is not known; check the source URI") from error
     except OSError as error:

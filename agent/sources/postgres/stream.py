@@ -47,6 +47,7 @@ class ReplicationStream:
         resolved: Ts,
         is_wanted: Callable[[int], bool],
         resolve: Callable[[TableSchema], TableSchema],
+        pause_s: float = _PAUSE_S,
     ) -> None:
         self._connection = connection
         self._socket = connection.socket
@@ -55,6 +56,7 @@ class ReplicationStream:
         self._resolve = resolve
         self._declarations = Declarations(is_wanted)
         self._state = split.new_state(resolved=resolved)
+        self._pause_s = pause_s
         self._paused_until = 0.0
         self.bytes_read = 0
         self.rows_read = 0
@@ -92,17 +94,17 @@ class ReplicationStream:
 
         :raises SourceError: the connection is lost, or the server ended the stream.
         """
+        assert not self.is_full, "there is no room: cut first"
         pause_s = min(self._paused_until - time.monotonic(), timeout_s)
         if pause_s > 0:
             time.sleep(pause_s)
         count = self._receive(timeout_s=max(timeout_s, 0.001))
         if count == 0:
             return False
-        self._paused_until = 0.0 if count >= _FULL_READ_BYTES else time.monotonic() + _PAUSE_S
+        self._paused_until = 0.0 if count >= _FULL_READ_BYTES else time.monotonic() + self._pause_s
         self.bytes_read += count
         self._split()
-        if self.is_full:
-            self._make_room()
+        self._make_room()
         return True
 
     def cut(self, successor: Arena) -> Cut:
@@ -130,7 +132,9 @@ class ReplicationStream:
         self._arena = successor
         state[split.ROWS] -= rows
         self._rebase(end)
-        self._resume_split()
+        # where the lines ran out, whole messages may wait in the bytes that moved on
+        self._split()
+        self._make_room()
         return cut
 
     def progress(self) -> Cut:
@@ -194,15 +198,9 @@ class ReplicationStream:
                     f"{self._connection.target} {_FAULTS[outcome]}; the stream is opened again"
                 )
 
-    def _resume_split(self) -> None:
-        # after ROWS_FULL whole messages may wait in the bytes that moved on
-        self._split()
-        if self.is_full:
-            self._make_room()
-
     def _make_room(self) -> None:
         """A full arena without a single row to give away: forget what was skipped, or grow for a giant message."""
-        if self._state[split.ROWS] > 0:
+        if self._state[split.ROWS] > 0 or not self.is_full:
             return
         at = int(self._state[split.POS])
         if at > 0:

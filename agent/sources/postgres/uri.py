@@ -33,6 +33,7 @@ class Target:
     #: directory of the server's Unix socket; empty = TCP
     socket_directory: str = ""
     application_name: str = "weir"
+    connect_timeout_s: int = 10
 
     def __str__(self) -> str:
         place = f"{self.socket_directory}:{self.port}" if self.socket_directory else f"{self.host}:{self.port}"
@@ -56,7 +57,7 @@ def parse_uri(uri: str) -> Target:
         raise SourceConfigError("the source URI names no user; write postgresql://user:password@host:port/db")
     return Target(
         host="localhost" if host.startswith("/") else host,
-        port=_port(options, port),
+        port=_number(options, "port", port or 5432),
         database=database,
         user=user,
         password=_password(options.get("password"), unquote(parts.password or "")),
@@ -64,6 +65,7 @@ def parse_uri(uri: str) -> Target:
         sslrootcert=options.get("sslrootcert", ""),
         socket_directory=host if host.startswith("/") else "",
         application_name=options.get("application_name", "weir"),
+        connect_timeout_s=_number(options, "connect_timeout", 10),
     )
 
 
@@ -76,11 +78,11 @@ def _options(query: str) -> dict[str, str]:
     return options
 
 
-def _port(options: dict[str, str], port: int | None) -> int:
-    text = options.get("port", "")
+def _number(options: dict[str, str], name: str, default: int) -> int:
+    text = options.get(name, "")
     if text and not text.isdigit():
-        raise SourceConfigError(f"port {text!r} of the source URI is not a number")
-    return int(text) if text else (port or 5432)
+        raise SourceConfigError(f"{name} {text!r} of the source URI is not a number")
+    return int(text) if text else default
 
 
 def _sslmode(options: dict[str, str]) -> str:

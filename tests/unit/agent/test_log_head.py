@@ -1,0 +1,179 @@
+"""The head is moved by one writer at a time, whatever etcd loses on the way."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from agent.errors import LogFencedError
+from agent.log.head import EtcdHeadStore, LogWriter, epoch_of
+from agent.log.segment import SegmentName
+from agent.ports import SegmentRef
+from reactor.errors import EtcdUnreachableError
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.keys import LogKey
+from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.records import Era, LogHead
+from tests.unit.agent.log_build import name
+
+_KEY = LogKey("c", "default", ChangefeedId("feed"), "main")
+
+
+class Outage:
+    """The next calls of each kind fail; ``done`` says whether they are carried out first."""
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+        self.refused: list[str] = []
+
+    async def before(self, call: str) -> None:
+        self._fail(self.refused, call)
+
+    async def after(self, call: str) -> None:
+        self._fail(self.lost, call)
+
+    def _fail(self, calls: list[str], call: str) -> None:
+        if call in calls:
+            calls.remove(call)
+            raise EtcdUnreachableError("etcd does not answer; it is tried again")
+
+
+def writer(etcd: MemoryEtcd, capture: str = "a", *, fault: Outage | None = None) -> LogWriter:
+    return LogWriter(EtcdHeadStore(MemoryClient(etcd, fault=fault), _KEY), capture=CaptureId(capture))
+
+
+def stored(etcd: MemoryEtcd) -> LogHead:
+    item = etcd.get(str(_KEY))
+    assert item is not None
+    return LogHead.decode(item.value, key=str(_KEY))
+
+
+def written(log: LogWriter, *, resolved: int = 0) -> SegmentRef:
+    """The next segment of this writer."""
+    seq = log.head.last_seq + 1
+    found: SegmentName = name(seq, epoch=log.head.epoch, resolved=resolved)
+    return found.ref(str(found))
+
+
+async def test_a_log_begins_where_its_source_starts() -> None:
+    etcd = MemoryEtcd()
+    await writer(etcd).take_over(start_ts=Ts(77))
+    assert stored(etcd) == LogHead(
+        epoch=1, writer=CaptureId("a"), resolved_ts=Ts(77), eras=(Era(epoch=1, first_seq=1),)
+    )
+
+
+async def test_segments_move_the_position_only_with_whole_transactions() -> None:
+    etcd = MemoryEtcd()
+    log = writer(etcd)
+    await log.take_over(start_ts=Ts(5))
+    await log.append(written(log), is_complete=True, resolved_time=1.0)
+    await log.append(written(log, resolved=10), is_complete=False, resolved_time=1.0)
+    head = stored(etcd)
+    assert (head.last_seq, head.complete_seq, head.resolved_ts, head.resolved_time) == (2, 1, 10, 1.0)
+    await log.append(written(log), is_complete=True, resolved_time=2.0)
+    head = stored(etcd)
+    assert (head.last_seq, head.complete_seq, head.resolved_ts, head.resolved_time) == (3, 3, 30, 2.0)
+
+
+async def test_a_new_writer_goes_on_behind_the_last_finished_transaction() -> None:
+    etcd = MemoryEtcd()
+    old, new = writer(etcd, "old"), writer(etcd, "new")
+    await old.take_over(start_ts=Ts(0))
+    for is_complete in (True, True, False, False):
+        await old.append(written(old), is_complete=is_complete, resolved_time=1.0)
+    await new.take_over(start_ts=Ts(999))
+    head = stored(etcd)
+    assert (head.epoch, head.writer, head.last_seq, head.resolved_ts) == (2, "new", 2, 20)
+    assert head.eras == (Era(epoch=1, first_seq=1), Era(epoch=2, first_seq=3))
+    assert [epoch_of(head, seq) for seq in (1, 2, 3, 9)] == [1, 1, 2, 2]
+
+
+async def test_an_era_without_segments_leaves_no_trace() -> None:
+    etcd = MemoryEtcd()
+    log = writer(etcd)
+    await log.take_over(start_ts=Ts(0))
+    for _ in range(5):
+        await log.renew()
+    assert log.head.eras == (Era(epoch=6, first_seq=1),)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda log: log.append(written(log), is_complete=True, resolved_time=1.0),
+        lambda log: log.advance(Ts(99), resolved_time=2.0),
+        lambda log: log.forget(first_seq=2, removed_ts=Ts(10)),
+        lambda log: log.renew(),
+    ],
+)
+async def test_a_replaced_writer_can_do_nothing_more(act: Callable[[LogWriter], Awaitable[object]]) -> None:
+    etcd = MemoryEtcd()
+    old, new = writer(etcd, "old"), writer(etcd, "new")
+    await old.take_over(start_ts=Ts(0))
+    await old.append(written(old), is_complete=True, resolved_time=1.0)
+    await new.take_over(start_ts=Ts(0))
+    before = stored(etcd)
+    with pytest.raises(LogFencedError, match=r"taken over by new \(epoch 2\)"):
+        await act(old)
+    assert stored(etcd) == before
+
+
+async def test_a_removed_changefeed_stops_its_writer() -> None:
+    etcd = MemoryEtcd()
+    log = writer(etcd)
+    await log.take_over(start_ts=Ts(0))
+    await MemoryClient(etcd).delete(str(_KEY))
+    with pytest.raises(LogFencedError, match="changefeed was removed"):
+        await log.advance(Ts(9), resolved_time=1.0)
+    assert etcd.get(str(_KEY)) is None
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("kind", ["lost", "refused"])
+@pytest.mark.parametrize("reads_failing", [0, 3])
+async def test_a_move_without_an_answer_is_made_exactly_once(kind: str, reads_failing: int) -> None:
+    etcd, outage = MemoryEtcd(), Outage()
+    log = writer(etcd, fault=outage)
+    await log.take_over(start_ts=Ts(0))
+    revision = etcd.revision
+    getattr(outage, kind).append("txn")
+    outage.refused += ["get"] * reads_failing
+    await log.append(written(log), is_complete=True, resolved_time=1.0)
+    assert etcd.revision == revision + 1
+    assert log.head == stored(etcd)
+    await log.append(written(log), is_complete=True, resolved_time=2.0)
+    assert stored(etcd).last_seq == 2
+
+
+@pytest.mark.looptime
+async def test_taking_over_survives_a_lost_answer() -> None:
+    etcd, outage = MemoryEtcd(), Outage()
+    log = writer(etcd, fault=outage)
+    outage.lost.append("txn")
+    await log.take_over(start_ts=Ts(7))
+    assert log.head == stored(etcd)
+    assert log.head.writer == "a"
+
+
+async def test_a_position_never_goes_back_but_its_time_goes_on() -> None:
+    etcd = MemoryEtcd()
+    log = writer(etcd)
+    await log.take_over(start_ts=Ts(50))
+    await log.advance(Ts(40), resolved_time=9.0)
+    assert stored(etcd).resolved_time == 0.0
+    await log.advance(Ts(50), resolved_time=9.0)
+    await log.advance(Ts(60), resolved_time=10.0)
+    assert (stored(etcd).resolved_ts, stored(etcd).resolved_time) == (60, 10.0)
+
+
+async def test_forgetting_drops_eras_that_no_segment_needs() -> None:
+    etcd = MemoryEtcd()
+    log = writer(etcd)
+    await log.take_over(start_ts=Ts(0))
+    for _ in range(3):
+        await log.append(written(log), is_complete=True, resolved_time=1.0)
+        await log.renew()
+    assert [era.first_seq for era in log.head.eras] == [1, 2, 3, 4]
+    await log.forget(first_seq=3, removed_ts=Ts(20))
+    assert [era.first_seq for era in stored(etcd).eras] == [3, 4]
+    assert (stored(etcd).first_seq, stored(etcd).removed_ts) == (3, 20)

@@ -1,0 +1,53 @@
+"""Source URIs are read as libpq reads them, and no error repeats a password."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import SourceConfigError
+from agent.sources.postgres.uri import Target, parse_uri
+
+
+def test_a_full_uri() -> None:
+    target = parse_uri("postgresql://u%40x:p%2Fw@db.example:6432/shop?sslmode=verify-full&sslrootcert=/ca.pem")
+    assert target == Target("db.example", 6432, "shop", "u@x", "p/w", "verify-full", "/ca.pem")
+    assert str(target) == "postgresql://db.example:6432/shop"
+    assert "p/w" not in repr(target)
+
+
+def test_defaults() -> None:
+    assert parse_uri("postgresql://me@h") == Target("h", 5432, "me", "me")
+
+
+def test_a_unix_socket() -> None:
+    target = parse_uri("postgresql:///db?host=/run/pg&port=5433&user=u")
+    assert (target.socket_directory, target.port, target.database, target.user) == ("/run/pg", 5433, "db", "u")
+    assert str(target) == "postgresql:///run/pg:5433/db"
+
+
+def test_passwords_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pw").write_text("from file\n")
+    monkeypatch.setenv("PGPW", "from env")
+    assert parse_uri("postgresql://u@h/d?password=env:PGPW").password == "from env"
+    assert parse_uri(f"postgresql://u@h/d?password=file:{tmp_path}/pw").password == "from file"
+    assert parse_uri("postgresql://u@h/d?password=plain").password == "plain"
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("mysql://u:secret@h/d", "mysql scheme"),
+        ("postgresql://:secret@h/d", "names no user"),
+        ("postgresql://u:secret@h:port/d", "malformed"),
+        ("postgresql://u:secret@h/d?sslmode=maybe", "sslmode 'maybe' is not known"),
+        ("postgresql://u:secret@h/d?ssl=on", "unknown parameter 'ssl'"),
+        ("postgresql://u@h/d?password=env:NOT_SET_HERE", "variable NOT_SET_HERE, which is not set"),
+        ("postgresql://u@h/d?password=file:/none/here", "password file /none/here cannot be read"),
+        ("postgresql://u@h/d?port=x", "port 'x'"),
+        ("postgresql://u@h/d?connect_timeout=soon", "connect_timeout 'soon'"),
+    ],
+)
+def test_malformed_uris_are_one_line_without_secrets(uri: str, message: str) -> None:
+    with pytest.raises(SourceConfigError, match=message) as caught:
+        parse_uri(uri)
+    assert "secret" not in str(caught.value)
