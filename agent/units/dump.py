@@ -25,7 +25,7 @@ L1, keeps the changes since). Then, table by table:
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.to_thread
@@ -103,14 +103,16 @@ class DumpUnit:
         done = self._manifest.read_done(previous) if previous else {}
         if previous and all(is_complete(table, done) for table in previous.tables):
             return self._progress(previous, done)
+        # Names in the manifest carry the epoch: they are never used twice, even if an order is.
+        order = replace(self._order, epoch=max(self._order.epoch, previous.epoch + 1 if previous else 0))
         is_resumed = self._prepare_slot(previous)
         known = previous if is_resumed else None
-        with self._export(is_resumed=is_resumed) as export, session(self._target, export.snapshot) as guard:
-            plan = plan_tables(self._order, guard, start_ts=export.start_ts, previous=known, done=done)
+        with self._export(order, is_resumed=is_resumed) as export, session(self._target, export.snapshot) as guard:
+            plan = plan_tables(order, guard, start_ts=export.start_ts, previous=known, done=done)
             self._manifest.write_plan(plan)
             done = self._manifest.read_done(plan)
             self._on_progress(self._progress(plan, done))
-            run = ChunkRun(self._order, plan, export, self._manifest, self._executor)
+            run = ChunkRun(order, plan, export, self._manifest, self._executor)
             run.run(done, stopped=self._stopped, on_done=lambda: self._on_progress(self._progress(plan, done)))
         return self._progress(plan, done)
 
@@ -124,11 +126,11 @@ class DumpUnit:
         _log.info("dump starts", slot=slot, is_resumed=is_resumed, epoch=self._order.epoch)
         return is_resumed
 
-    def _export(self, *, is_resumed: bool) -> ExportedSnapshot:
+    def _export(self, order: DumpOrder, *, is_resumed: bool) -> ExportedSnapshot:
         if not is_resumed:
-            return create_slot(self._target, self._order.slot)
+            return create_slot(self._target, order.slot)
         # A slot's name has 63 characters at most.
-        name = f"{self._order.slot[:44]}_dump_{self._order.epoch}"
+        name = f"{order.slot[:44]}_dump_{order.epoch}"
         return create_slot(self._target, name, is_temporary=True)
 
     def _progress(self, plan: Plan, done: DoneChunks) -> DumpProgress:

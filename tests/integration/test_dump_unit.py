@@ -225,14 +225,15 @@ def _interrupted(source: Source, manifest: Manifest, tables: Sequence[TableRecor
         source.unit(manifest, tables, executor=InlineExecutor(fail), sink_mode=mode).run_blocking()
 
 
+@pytest.mark.parametrize("epoch", [2, 1])
 def test_a_resumed_dump_keeps_chunks_by_key_and_replay_mends_their_two_moments(
-    source: Source, manifest: Manifest
+    source: Source, manifest: Manifest, epoch: int
 ) -> None:
     tables = [source.record("keyed", ["id"]), source.record("pair", ["a", "b"])]
     _interrupted(source, manifest, tables, at="dump public.keyed 4/5", mode=SinkMode.UPSERT)
     source.run(*_CHANGES)
     executor = InlineExecutor()
-    result = source.unit(manifest, tables, executor=executor, epoch=2).run_blocking()
+    result = source.unit(manifest, tables, executor=executor, epoch=epoch).run_blocking()
     source.run("UPDATE keyed SET n = 0 WHERE id % 7 = 0", "UPDATE pair SET v = 1 WHERE a < 50")
 
     read_again = [description for description in executor.descriptions if "keyed" in description]
@@ -353,3 +354,10 @@ async def test_a_cancelled_dump_leaves_nothing_running_and_keeps_what_it_has(
     plan = manifest.read_plan()
     assert plan is not None
     assert 2 <= len(manifest.read_done(plan)) < 5
+
+
+@pytest.mark.spark
+def test_spark_tasks_stage_chunks(source: Source, manifest: Manifest, spark_executor: Executor) -> None:
+    tables = [source.record("keyed", ["id"]), source.record("loose", [])]
+    assert source.unit(manifest, tables, executor=spark_executor).run_blocking().rows_done == 4600
+    assert source.replayed(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
