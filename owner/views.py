@@ -76,6 +76,8 @@ class ChangefeedView:
     rows_total: int
     rows_done: int
     tables: tuple[TableView, ...]
+    #: row changes written to the sink under this epoch, as far as this owner knows
+    changes: int = 0
     history: tuple[RunningError, ...] = ()
 
 
@@ -109,6 +111,7 @@ def view(
         rows_total=rows_total,
         rows_done=rows_done,
         tables=_tables(changefeed.run, facts),
+        changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
         history=tuple(changefeed.machine.history),
     )
 

@@ -73,6 +73,7 @@ class Coordinator:
         self._balance_at = 0.0
         self._serving: list[CaptureId] = []
         self._reports: list[WorkerReport] = []
+        self._rows_flushed: dict[tuple[CaptureId, str], int] = {}
 
     def poll(
         self,
@@ -116,6 +117,11 @@ class Coordinator:
             self.drain_target = capture
         return count
 
+    @property
+    def rows_flushed(self) -> int:
+        """Row changes that the runs of processors seen so far have written."""
+        return sum(self._rows_flushed.values())
+
     def take_worker_reports(self) -> list[WorkerReport]:
         reports, self._reports = self._reports, []
         return reports
@@ -136,6 +142,7 @@ class Coordinator:
                 self.captures.handle_response(message.sender, message.header.processor_epoch, response)
                 orders += self._handle_lost()
                 self._reports.append(WorkerReport(message.sender, response.worker))
+                self._rows_flushed[message.sender, message.header.processor_epoch] = response.rows_flushed
                 statuses: tuple[SpanStatus, ...] = response.statuses
             case DispatchResponse(status=status):
                 statuses = (status,)

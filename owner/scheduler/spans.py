@@ -1,4 +1,4 @@
-"""Which spans a table is cut into, and whether spans cover a table.
+"""Which spans a table is cut into.
 
 Today each table is one span. A table's spans are kept as they are once they are known (a new owner learns them from
 the captures), and only holes are filled: cutting a table anew would need the sink's records to be cut too.
@@ -21,13 +21,3 @@ def spans_of(table_id: int, known: Iterable[TableSpan] = ()) -> list[TableSpan]:
     if covered_to < KEY_SPACE:
         result.append(TableSpan(table_id, covered_to, KEY_SPACE))
     return result
-
-
-def find_hole(table_id: int, spans: Iterable[TableSpan]) -> TableSpan | None:
-    """The first part of the table that none of ``spans`` covers."""
-    covered_to = 0
-    for span in sorted(span for span in spans if span.table_id == table_id):
-        if span.start > covered_to:
-            return TableSpan(table_id, covered_to, span.start)
-        covered_to = max(covered_to, span.end)
-    return TableSpan(table_id, covered_to, KEY_SPACE) if covered_to < KEY_SPACE else None

@@ -2,7 +2,7 @@
 
 from owner.scheduler.captures import CaptureStatus
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
-from owner.scheduler.spans import find_hole, spans_of
+from owner.scheduler.spans import spans_of
 from owner.scheduler.tasks import AddTask, Burst, MoveTask, RemoveTask
 from reactor.ids import KEY_SPACE, CaptureId, TableSpan
 from tests.unit.owner.owner_build import S1, S2, S3, A, B, C, tables, view
@@ -105,11 +105,3 @@ def test_spans_fill_holes_only() -> None:
         TableSpan(1, 10, half),
         TableSpan(1, half),
     ]
-
-
-def test_find_hole() -> None:
-    half = KEY_SPACE // 2
-    assert find_hole(1, []) == TableSpan(1)
-    assert find_hole(1, [TableSpan(1, half), TableSpan(1, 0, half)]) is None
-    assert find_hole(1, [TableSpan(1, 5)]) == TableSpan(1, 0, 5)
-    assert find_hole(1, [TableSpan(1, 0, 5)]) == TableSpan(1, 5)

@@ -1,0 +1,115 @@
+"""Barrier, watermark and what must be kept: the arithmetic of positions."""
+
+import itertools
+from random import Random
+
+from owner import barrier, gc, watermark
+from owner.barrier import TABLE_BARRIERS_MAX, Hold
+from owner.watermark import SpanPosition
+from reactor.ids import KEY_SPACE, MAX_TS, TableSpan, Ts
+from reactor.messages import Barrier
+from reactor.records import ChangefeedStatus, DdlRecord, FeedState, LogHead
+from tests.unit.owner.owner_build import S1, S2, error, info
+
+FREE = barrier.limits(None, None, [])
+
+
+def _ddl(ts: int, table: int, *, done: bool = False) -> DdlRecord:
+    return DdlRecord(ts=Ts(ts), table_id=table, statement="alter", done=done)
+
+
+def _at(span: TableSpan, ts: int, time: float = 0.0) -> SpanPosition:
+    return SpanPosition(span, Ts(ts), time)
+
+
+def _head(ts: int, time: float = 0.0) -> LogHead:
+    return LogHead(resolved_ts=Ts(ts), resolved_time=time)
+
+
+def test_nothing_holds() -> None:
+    assert barrier.Limits(Barrier(MAX_TS, ()), MAX_TS, "") == FREE
+
+
+def test_the_lowest_holds_and_is_named() -> None:
+    known = barrier.limits(Ts(50), Hold(Ts(40), 99.0), [_ddl(30, 7), _ddl(20, 8, done=True), _ddl(60, 9)])
+    assert known.barrier == Barrier(Ts(40), ((7, Ts(30)),))
+    assert known.lowest_ts == 30
+    assert known.reason == "barrier schema change of table 7 at 30"
+    assert barrier.limits(Ts(50), None, []).reason == "barrier target-ts at 50"
+    assert barrier.limits(Ts(50), Hold(Ts(40), 99.0), []).reason == "barrier hold at 40"
+
+
+def test_tables_beyond_256_hold_everything() -> None:
+    known = barrier.limits(None, None, [_ddl(1000 + number, number) for number in range(512)])
+    assert len(known.barrier.tables) == TABLE_BARRIERS_MAX
+    assert known.barrier.global_ts == 1256, "the 257th"
+    assert known.lowest_ts == 1000
+
+
+def test_several_changes_of_one_table_hold_at_the_first() -> None:
+    assert barrier.limits(None, None, [_ddl(9, 1), _ddl(5, 1)]).barrier.tables == ((1, Ts(5)),)
+
+
+def test_random_barriers_are_their_minimum() -> None:
+    random = Random(1)
+    for _ in range(50):
+        ddl = [_ddl(random.randrange(1, 100), random.randrange(5)) for _ in range(random.randrange(6))]
+        target = Ts(random.randrange(1, 100))
+        known = barrier.limits(target, None, ddl)
+        assert known.lowest_ts == min([target, *(record.ts for record in ddl)])
+
+
+def test_the_slowest_span_is_the_checkpoint() -> None:
+    reached = watermark.advance([1, 2], [_at(S1, 10, 5.0), _at(S2, 12, 6.0)], _head(20, 9.0), FREE)
+    assert reached == watermark.Watermark(Ts(10), 5.0, Ts(20))
+
+
+def test_time_is_the_logs_where_the_checkpoint_is_at_its_end() -> None:
+    reached = watermark.advance([1], [_at(S1, 20, 5.0)], _head(20, 9.0), FREE)
+    assert reached == watermark.Watermark(Ts(20), 9.0, Ts(20))
+
+
+def test_no_checkpoint_while_a_table_or_a_part_of_one_is_missing() -> None:
+    half = KEY_SPACE // 2
+    first, second = TableSpan(1, 0, half), TableSpan(1, half)
+    for positions in ([], [_at(S2, 9)], [_at(first, 9)], [_at(second, 9)], [_at(TableSpan(1, 5), 9)]):
+        assert watermark.advance([1], positions, _head(20), FREE) is None
+    reached = watermark.advance([1], [_at(first, 9), _at(second, 4)], _head(20), FREE)
+    assert reached is not None
+    assert reached.checkpoint_ts == 4
+
+
+def test_spans_of_other_tables_do_not_count() -> None:
+    reached = watermark.advance([1], [_at(S1, 9), _at(S2, 1)], _head(20), FREE)
+    assert reached is not None
+    assert reached.checkpoint_ts == 9
+
+
+def test_the_barrier_caps_checkpoint_and_resolved() -> None:
+    held = barrier.limits(Ts(15), None, [_ddl(8, 1)])
+    reached = watermark.advance([1], [_at(S1, 9)], _head(20), held)
+    assert reached == watermark.Watermark(Ts(8), 0.0, Ts(15))
+
+
+def test_status_never_goes_back() -> None:
+    stored = ChangefeedStatus(checkpoint_ts=Ts(10), checkpoint_time=50.0, resolved_ts=Ts(20))
+    for checkpoint, time, resolved in itertools.product((5, 10, 15), (0.0, 40.0, 60.0), (15, 25)):
+        reached = watermark.Watermark(Ts(checkpoint), time, Ts(resolved))
+        after = watermark.merged(stored, reached, FREE)
+        assert after.checkpoint_ts == max(10, checkpoint)
+        assert after.resolved_ts == max(20, resolved)
+        assert after.checkpoint_time >= 50.0
+        assert after.checkpoint_time == (60.0 if time == 60.0 and checkpoint >= 10 else 50.0)
+
+
+def test_what_must_be_kept() -> None:
+    status = ChangefeedStatus(checkpoint_ts=Ts(30))
+    feeds = [
+        ("s", info(FeedState.STOPPED), status),
+        ("s", info(FeedState.NORMAL), ChangefeedStatus(checkpoint_ts=Ts(40))),
+        ("s", info(FeedState.FINISHED), ChangefeedStatus(checkpoint_ts=Ts(1))),
+        ("s", info(FeedState.FAILED, error=error("PositionLost")), ChangefeedStatus(checkpoint_ts=Ts(2))),
+        ("t", info(FeedState.FAILED, error=error()), ChangefeedStatus(checkpoint_ts=Ts(7))),
+        ("u", info(), None),
+    ]
+    assert gc.needed_ts(feeds) == {"s": 30, "t": 7, "u": 0}
