@@ -1,0 +1,252 @@
+"""A whole cluster's decisions in memory: the real owner and real agents over one ``ClusterState``.
+
+Commits are applied at once, messages arrive in the next step, units and executors do what they are told and write the
+records that real ones would. No clock but a number.
+"""
+
+from agent import effects
+from agent.agent import Agent
+from agent.gate import Gate
+from owner.owner import Owner
+from owner.settings import OwnerSettings
+from owner.views import ChangefeedView
+from reactor import keys
+from reactor.client import Event
+from reactor.effects import Answer, Commit, DropUpstream, Effect, Log, Send, WakeAt
+from reactor.errors import IgnorePatchError
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.messages import Message, SpanCheckpoint
+from reactor.records import (
+    CaptureInfo,
+    ChangefeedInfo,
+    LogHead,
+    Record,
+    RunningError,
+    TableRecord,
+    TaskPosition,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
+from reactor.state import ClusterState
+from tests.unit.owner.owner_build import FEED, info
+
+CLUSTER, NAMESPACE = "test", keys.DEFAULT_NAMESPACE
+TABLES = tuple(
+    TableRecord(table_id=n, schema_name="public", name=f"t{n}", key=("id",), start_ts=Ts(100)) for n in (1, 2)
+)
+
+
+class Processor:
+    """An agent whose executor and units obey at once."""
+
+    def __init__(self, cluster: "SmallCluster", capture: CaptureId, feed: ChangefeedId, epoch: int) -> None:
+        self.agent = Agent(capture, feed, gate=Gate(f"{capture}-{epoch}", epoch, version="0.1.0"))
+        self.epoch = epoch
+        self.writing: set[TableSpan] = set()
+        self.units: dict[str, effects.StartUnit] = {}
+        self._cluster = cluster
+        self._written: dict[TableSpan, Ts] = {}
+
+    def take(self, done: list[effects.AgentEffect]) -> None:
+        for effect in done:
+            match effect:
+                case Send():
+                    self._cluster.sent.append(effect.message)
+                case effects.PrepareSpan(span=span, checkpoint=checkpoint):
+                    self._written[span] = checkpoint.checkpoint_ts
+                    self.happened(effects.SpanPrepared(span))
+                case effects.RunSpan(span=span):
+                    self.writing.add(span)
+                    self.happened(effects.SpanRunning(span))
+                case effects.StopSpan(span=span):
+                    self.writing.discard(span)
+                    self.happened(effects.SpanStopped(span, self._at(span)))
+                case effects.StartUnit():
+                    self.units[effect.source] = effect
+                    self._cluster.unit_started(self.agent.capture, effect)
+                case effects.StopUnit(source=source, epoch=epoch):
+                    self.units.pop(source, None)
+                    self.happened(effects.UnitStopped(source, epoch))
+
+    def flush(self, target: Ts, time: float) -> None:
+        allowed = min(target, self.agent.barrier.global_ts)
+        for span in sorted(self.writing):
+            if self._written[span] < allowed:
+                self._written[span] = allowed
+                self.happened(effects.SpanProgress(span, self._at(span), time))
+
+    def happened(self, event: effects.AgentEvent) -> None:
+        self.take(self.agent.handle_event(event, self._cluster.now))
+
+    def _at(self, span: TableSpan) -> SpanCheckpoint:
+        return SpanCheckpoint(self._written[span], self._written[span])
+
+
+class SmallCluster:
+    """``step`` is one round: owner's tick, agents' messages, units' and executors' work."""
+
+    def __init__(self, *captures: CaptureId, settings: OwnerSettings | None = None) -> None:
+        self.state = ClusterState(CLUSTER, removal_grace_s=0.0)
+        self.now = 1000.0
+        self.sent: list[Message] = []
+        self.answers: dict[str, Answer] = {}
+        self.dropped: list[DropUpstream] = []
+        self.logs: list[Log] = []
+        self.jobs: list[object] = []
+        self.processors: dict[tuple[CaptureId, ChangefeedId], Processor] = {}
+        self.wake_at = 0.0
+        self._settings = settings
+        self._revision = 0
+        for capture in captures:
+            self.join(capture)
+        self.owner = Owner(captures[0], 1, settings=settings)
+
+    def put(self, key: keys.Key, record: Record | None) -> None:
+        self.put_raw(str(key), record.encode() if record else None)
+
+    def put_raw(self, key: str, value: bytes | None) -> None:
+        self._revision += 1
+        self.state.apply([Event(key, value, self._revision, self._revision)])
+
+    def join(self, capture: CaptureId) -> None:
+        found = CaptureInfo(
+            id=capture, address="h:1", peer_address="h:2", version="0.1.0", cluster_id=CLUSTER, started_at=0.0
+        )
+        self.put(keys.CaptureKey(CLUSTER, capture), found)
+
+    def leave(self, capture: CaptureId) -> None:
+        self.put(keys.CaptureKey(CLUSTER, capture), None)
+        for key in [key for key in self.processors if key[0] == capture]:
+            del self.processors[key]
+
+    def elect(self, capture: CaptureId) -> None:
+        self.owner = Owner(capture, self.owner.revision + 1, settings=self._settings)
+
+    def create(self, changefeed: ChangefeedInfo | None = None) -> None:
+        created = changefeed or info()
+        self.put(keys.InfoKey(CLUSTER, NAMESPACE, created.id), created)
+
+    def info(self, feed: ChangefeedId = FEED) -> ChangefeedInfo:
+        found = self.state.changefeeds[feed].info
+        assert found is not None
+        return found
+
+    def checkpoint_ts(self, feed: ChangefeedId = FEED) -> int:
+        status = self.state.changefeeds[feed].status
+        return status.checkpoint_ts if status else 0
+
+    def report(self, capture: CaptureId, error: RunningError | None, *, warning: RunningError | None = None) -> None:
+        key = keys.PositionKey(CLUSTER, NAMESPACE, capture, FEED)
+        self.put(key, TaskPosition(error=error, warning=warning))
+
+    def advance_log(self, resolved_ts: int, *, feed: ChangefeedId = FEED) -> None:
+        head = LogHead(resolved_ts=Ts(resolved_ts), resolved_time=self.now)
+        self.put(keys.LogKey(CLUSTER, NAMESPACE, feed, "main"), head)
+
+    def unit_started(self, capture: CaptureId, order: effects.StartUnit, feed: ChangefeedId = FEED) -> None:
+        self._put_unit(feed, order, UnitStage.RUNNING, capture)
+
+    def finish_unit(self, *, feed: ChangefeedId = FEED) -> None:
+        """The unit at work is through: its record says so, then its capture."""
+        for (capture, owned), processor in sorted(self.processors.items()):
+            order = processor.units.pop("main", None) if owned == feed else None
+            if order is not None:
+                self._put_unit(feed, order, UnitStage.FINISHED, capture)
+                processor.happened(effects.UnitFinished(order.source, order.epoch))
+
+    def workers(self, feed: ChangefeedId = FEED) -> list[tuple[CaptureId, Unit]]:
+        found = (
+            (capture, processor) for (capture, owned), processor in sorted(self.processors.items()) if owned == feed
+        )
+        return [(capture, order.unit) for capture, processor in found for order in processor.units.values()]
+
+    def writers(self) -> dict[TableSpan, list[CaptureId]]:
+        result: dict[TableSpan, list[CaptureId]] = {}
+        for (capture, _), processor in sorted(self.processors.items()):
+            for span in sorted(processor.writing):
+                result.setdefault(span, []).append(capture)
+        return result
+
+    def ask(self, job: object) -> None:
+        self.jobs.append(job)
+        self.step()
+
+    def view(self, feed: ChangefeedId = FEED) -> ChangefeedView:
+        return self.owner._view(self.state.changefeeds[feed], self.now)  # type: ignore[return-value]
+
+    def step(self, count: int = 1, *, after_s: float = 0.25) -> None:
+        for _ in range(count):
+            self.now += after_s
+            self.state.begin_tick(self.now)
+            self._tick_owner()
+            self._tick_captures()
+
+    def _tick_owner(self) -> None:
+        mine = [message for message in self.sent if message.receiver == self.owner.capture and _is_answer(message)]
+        self.sent = [message for message in self.sent if not _is_answer(message)]
+        inbox, self.jobs = [*mine, *self.jobs], []
+        done = list(self.owner.tick(self.state, inbox, self.now))
+        for effect in done:
+            if isinstance(effect, Commit):
+                self._commit(effect)
+        for effect in done:
+            self._perform(effect)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self.sent.append(effect.message)
+            case Answer():
+                self.answers[effect.job_id] = effect
+            case DropUpstream():
+                self.dropped.append(effect)
+            case Log():
+                self.logs.append(effect)
+            case WakeAt():
+                self.wake_at = effect.at
+
+    def _commit(self, effect: Commit) -> None:
+        for patch in effect.group.patches:
+            stored = self.state.raw.get(patch.key)
+            try:
+                value = patch.function(stored.value if stored else None)
+            except IgnorePatchError:
+                continue
+            self.put_raw(patch.key, value)
+
+    def _tick_captures(self) -> None:
+        self._start_and_stop_processors()
+        orders, self.sent = self.sent, []
+        for message in orders:
+            processor = self.processors.get((message.receiver, message.changefeed))
+            if processor is not None:
+                processor.take(processor.agent.handle(message, self.now))
+        for (_, feed), processor in sorted(self.processors.items()):
+            head = self.state.changefeeds[feed].heads.get("main")
+            if head is not None:
+                processor.flush(head.resolved_ts, self.now)
+            processor.take(processor.agent.tick(self.now))
+
+    def _start_and_stop_processors(self) -> None:
+        wanted = {
+            (capture, id): feed.info.epoch
+            for id, feed in self.state.changefeeds.items()
+            if feed.info is not None and feed.info.state in ("normal", "warning")
+            for capture in self.state.captures
+        }
+        for key, processor in list(self.processors.items()):
+            if wanted.get(key) != processor.epoch:
+                del self.processors[key]
+        for key in sorted(wanted.keys() - self.processors.keys()):
+            self.processors[key] = Processor(self, key[0], key[1], wanted[key])
+
+    def _put_unit(self, feed: ChangefeedId, order: effects.StartUnit, stage: UnitStage, capture: CaptureId) -> None:
+        record = UnitRecord(
+            unit=order.unit, stage=stage, epoch=order.epoch, worker=capture, tables=TABLES, start_ts=Ts(100)
+        )
+        self.put(keys.UnitKey(CLUSTER, NAMESPACE, feed, order.source), record)
+
+
+def _is_answer(message: Message) -> bool:
+    return type(message.body).__name__ in ("HeartbeatResponse", "DispatchResponse")
