@@ -51,6 +51,8 @@ class Agent:
         self.liveness = Liveness.ALIVE
         self.barrier = Barrier()
         self.is_barrier_known = False
+        #: row changes written to the sink so far; the processor counts
+        self.rows_flushed = 0
         self._untold: set[TableSpan] = set()
         self._worker_told: WorkerStatus | None = None
         self._liveness_told = Liveness.ALIVE
@@ -146,7 +148,7 @@ class Agent:
         worker = self._worker()
         self._worker_told = _without_progress(worker) if worker else None
         self._liveness_told = self.liveness
-        return self._send(HeartbeatResponse(tuple(statuses), self.liveness, worker))
+        return self._send(HeartbeatResponse(tuple(statuses), self.liveness, worker, self.rows_flushed))
 
     def _worker(self) -> WorkerStatus | None:
         statuses = [slot.status for slot in self.slots.values() if slot.status]

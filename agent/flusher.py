@@ -104,7 +104,8 @@ class Flusher:
         due = [position for position in self._positions.values() if limits and _is_due(position, limits)]
         if not due or limits is None:
             return
-        self._note(running_since=time())
+        started = time()
+        self._note(running_since=started)
         try:
             flushed = await self._parts.flush(due, limits)
         except WeirError as error:
@@ -112,7 +113,9 @@ class Flusher:
             return
         finally:
             self._note(running_since=0.0)
-        self._note(flushes=1, rows=sum(span.rows for span in flushed.spans))
+        rows = sum(span.rows for span in flushed.spans)
+        _log.debug("flushed", spans=len(flushed.spans), rows=rows, seconds=round(time() - started, 3))
+        self._note(flushes=1, rows=rows)
         self._settle(flushed.spans)
         if flushed.is_behind:
             self.poke()

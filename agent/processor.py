@@ -189,6 +189,7 @@ class Processor:
             self._emit(effects.SpanStopped(order.span, prepare.checkpoint))
 
     def _on_flushed(self, flushed: SpanFlushed) -> None:
+        self._agent.rows_flushed += flushed.rows
         self._tell_writer(flushed)
 
     def _emit(self, event: effects.AgentEvent) -> None:

@@ -248,13 +248,16 @@ def _barrier(row: object) -> Barrier:
 
 def _response_row(body: HeartbeatResponse) -> tuple[object, ...]:
     worker = None if body.worker is None else _worker_row(body.worker)
-    return [_status_row(status) for status in body.statuses], body.liveness, worker
+    return [_status_row(status) for status in body.statuses], body.liveness, worker, body.rows_flushed
 
 
 def _response(row: object) -> HeartbeatResponse:
-    statuses, liveness, worker = fields(row, 0, [], Liveness.ALIVE.value, None)
+    statuses, liveness, worker, rows_flushed = fields(row, 0, [], Liveness.ALIVE.value, None, 0)
     return HeartbeatResponse(
-        _statuses(statuses), _word(liveness, Liveness), None if worker is None else _worker(worker)
+        _statuses(statuses),
+        _word(liveness, Liveness),
+        None if worker is None else _worker(worker),
+        integer(rows_flushed),
     )
 
 

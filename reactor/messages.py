@@ -77,11 +77,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
-    """Agent → owner."""
+    """Agent → owner. ``rows_flushed``: row changes this run of the processor has written to the sink so far."""
 
     statuses: tuple[SpanStatus, ...] = ()
     liveness: Liveness = Liveness.ALIVE
     worker: "WorkerStatus | None" = None
+    rows_flushed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
