@@ -104,7 +104,7 @@ class _Events:
         is_twin = np.zeros(total, np.bool_)
         is_twin[twin] = True
         keys = _event_keys(rows, moved, key)
-        code = _codes(keys)[key_at]
+        code = key_codes(keys)[key_at]
         is_delete = is_twin | (rows.op[row] == DELETE)
         return cls(row, is_delete, is_twin, keys, key_at, code, np.argsort(code, kind="stable"))
 
@@ -190,7 +190,7 @@ def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
     return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
 
 
-def _codes(keys: pa.Table) -> Indexes:
+def key_codes(keys: pa.Table) -> Indexes:
     """The same number for the same key: 0 … number of keys - 1."""
     code: Indexes | None = None
     for column in keys.columns:

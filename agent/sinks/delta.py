@@ -158,7 +158,7 @@ class DeltaSink:
             _refuse_unless_inserts(parts, task)
         files = [DataFile("", 0, 0, "", "", is_truncate=True)] if is_truncate else []
         for group in _by_schema(parts):
-            tables = (self._rows(part, task.span) for part in group)
+            tables = (self._rows(part, task) for part in group)
             first = next(tables)
             name = f"changes-{task.from_ts:x}-{task.to_ts:x}-{task.part}-{uuid4().hex[:8]}.parquet"
             file = delta_files.write_file(place, name, _chain(first, tables), first.schema)
@@ -173,9 +173,9 @@ class DeltaSink:
             commit_time=commit_time,
         )
 
-    def _rows(self, part: Changes, span: TableSpan) -> pa.Table:
+    def _rows(self, part: Changes, task: FlushTask) -> pa.Table:
         if self._is_changelog:
-            return delta_changelog.changelog_rows(part, span)
+            return delta_changelog.changelog_rows(part, task.span, key=task.table.key)
         return delta_schema.delta_table(pa.Table.from_batches([part.after]))
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:

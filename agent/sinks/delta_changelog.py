@@ -1,18 +1,22 @@
 """Changes as rows of a changelog table: every change is appended, nothing is folded (columns: ``delta_schema``).
 
 An update has an ``update_preimage`` row in front of its ``update_postimage`` only where the source sent the whole old
-row (PostgreSQL: REPLICA IDENTITY FULL): a preimage that is half NULL would look like one that is really NULL. A delete
-has what was sent: the whole row, or its key. TRUNCATE is a row of its own without values, written by the span that
-begins at 0 alone.
+row (PostgreSQL: REPLICA IDENTITY FULL): a preimage that is half NULL would look like one that is really NULL. Where
+only the old key was sent, because the update changed it, there is a ``delete`` of the old key and an ``insert`` of the
+new row, both with the update's Ts and seq. A delete has what was sent: the whole row, or its key. TRUNCATE is a row of
+its own without values, written by the span that begins at 0 alone.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.change_rows import fill_from_before
-from agent.ports import BEFORE_FULL, DELETE, INSERT, TRUNCATE, UPDATE, Changes
+from agent.change_rows import Mask, fill_from_before
+from agent.ports import BEFORE_FULL, BEFORE_KEY, DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.sinks import delta_schema
+from agent.span_rows import key_changes
 from reactor.ids import TableSpan, Ts
 
 _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE, _TRUNCATE = range(5)
@@ -23,10 +27,11 @@ _TYPE_OF_OP[[INSERT, UPDATE, DELETE, TRUNCATE]] = [_INSERT, _POSTIMAGE, _DELETE,
 Indexes = npt.NDArray[np.int64]
 
 
-def changelog_rows(changes: Changes, span: TableSpan) -> pa.Table:
+def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> pa.Table:
     """The rows to append for ``changes``, in log order."""
     changes = fill_from_before(changes)
-    source, kind = _plan(changes, speaks_for_table=span.start == 0)
+    moved = key_changes(changes, key) & (changes.before_kind == BEFORE_KEY)
+    source, kind = _plan(changes, moved, speaks_for_table=span.start == 0)
     change = source % max(len(changes), 1)
     data = delta_schema.delta_table(_images(changes, source))
     count = len(source)
@@ -56,18 +61,18 @@ def snapshot_rows(batch: pa.RecordBatch, ts: Ts) -> pa.Table:
     return pa.table(columns, schema=delta_schema.delta_schema(batch.schema, is_changelog=True))
 
 
-def _plan(changes: Changes, *, speaks_for_table: bool) -> tuple[Indexes, Indexes]:
+def _plan(changes: Changes, moved: Mask, *, speaks_for_table: bool) -> tuple[Indexes, Indexes]:
     """For each row to write where its image is (rows of ``after``, then rows of ``before``), and its change type."""
     count = len(changes)
-    has_preimage = (changes.op == UPDATE) & (changes.before_kind == BEFORE_FULL)
+    has_preimage = moved | ((changes.op == UPDATE) & (changes.before_kind == BEFORE_FULL))
     main = np.arange(count) + np.cumsum(has_preimage)
     source, kind = np.empty(count + has_preimage.sum(), np.int64), np.empty(count + has_preimage.sum(), np.int64)
     is_old = (changes.op == DELETE) & (changes.before is not None)
     source[main] = np.arange(count) + np.where(is_old, count, 0)
-    kind[main] = _TYPE_OF_OP[changes.op]
+    kind[main] = np.where(moved, _INSERT, _TYPE_OF_OP[changes.op])
     (preimages,) = np.nonzero(has_preimage)
     source[main[preimages] - 1] = count + preimages
-    kind[main[preimages] - 1] = _PREIMAGE
+    kind[main[preimages] - 1] = np.where(moved[preimages], _DELETE, _PREIMAGE)
     if speaks_for_table or not (changes.op == TRUNCATE).any():
         return source, kind
     return source[kind != _TRUNCATE], kind[kind != _TRUNCATE]
@@ -88,7 +93,7 @@ def _commit_times(commit_time: float, count: int) -> pa.Array:
     return pa.repeat(moment, count)
 
 
-def _unchanged(changes: Changes, change: Indexes, *, is_after: npt.NDArray[np.bool_]) -> pa.Array:
+def _unchanged(changes: Changes, change: Indexes, *, is_after: Mask) -> pa.Array:
     """Names of the columns that are not known, per row; NULL where all are."""
     if not changes.unchanged:
         return pa.nulls(len(change), pa.list_(pa.string()))

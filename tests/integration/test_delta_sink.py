@@ -25,7 +25,6 @@ from reactor.records import SinkMode, TableRecord
 from tests.unit.agent.changes_build import (
     ARROW,
     UNCHANGED,
-    Change,
     changes,
     delete,
     insert,
@@ -243,7 +242,9 @@ def test_a_table_without_a_key_is_appended_to(tmp_path: Path) -> None:
     again = task(sink, 200, 300, table=KEYLESS)
     assert flush(sink, again, changes([insert(1, "a", "x"), truncate(), insert(2, "b", "y")])).committed
     assert rows(sink) == [(2, "b", "y")]
-    with pytest.raises(SinkConfigError, match="public.t has no key, and a row of it was updated or deleted") as caught:
+    with pytest.raises(
+        SinkConfigError, match=r"public\.t has no key, and a row of it was updated or deleted"
+    ) as caught:
         flush(sink, task(sink, 300, 400, table=KEYLESS), changes([update(2, "c", "y")]))
     assert not caught.value.retryable
 
@@ -290,12 +291,13 @@ def test_changelog_has_every_change_in_order(tmp_path: Path) -> None:
             insert(2, "b", "y", ts=150),
             update(2, "c", UNCHANGED, ts=160),
             update(1, "d", UNCHANGED, before=(1, "a", "x"), before_kind=BEFORE_FULL, ts=160),
-            delete(2, None, None, ts=170),
+            update(5, "e", UNCHANGED, before=(2, None, None), before_kind=BEFORE_KEY, ts=165),
+            delete(5, None, None, ts=170),
             truncate(ts=180),
         ],
         commit_time=1_700_000_000.25,
     )
-    assert flush(sink, task(sink, 100, 200), part).rows == 5
+    assert flush(sink, task(sink, 100, 200), part).rows == 6
     place = sink.place("public", "t")
     table = (
         DeltaTable(place.location)
@@ -310,9 +312,11 @@ def test_changelog_has_every_change_in_order(tmp_path: Path) -> None:
         ("update_preimage", 1, "a", "x", None),
         ("update_postimage", 1, "d", "x", None),
         ("delete", 2, None, None, None),
+        ("insert", 5, "e", None, ["big"]),
+        ("delete", 5, None, None, None),
         ("truncate", None, None, None, None),
     ]
-    assert table.column("_commit_version").to_pylist() == [100, 150, 160, 160, 160, 170, 180]
+    assert table.column("_commit_version").to_pylist() == [100, 150, 160, 160, 160, 165, 165, 170, 180]
     moments = table.column("_commit_timestamp").to_pylist()
     assert moments[0] is None
     assert moments[1] == datetime.fromtimestamp(1_700_000_000.25, UTC)

@@ -1,0 +1,57 @@
+"""The load unit: what a dump has staged becomes the sink's tables, one commit each.
+
+It writes no row: the sink takes over the staged files where they lie and records each table's ``start_ts``. A table
+that was loaded before, by this unit or by one that died, is found loaded, so the unit is resumed by running it again.
+Without a dump (mode ``incremental``) tables are made empty in the same way, ``create_empty``.
+"""
+
+from collections.abc import Callable, Iterable
+
+import structlog
+from anyio import to_thread
+
+from agent.ports import Sink, StagedFile
+from agent.schema import TableSchema
+from agent.sources.postgres.types import arrow_schema
+from agent.units.manifest import read_manifest
+from reactor.records import TableRecord
+
+_log = structlog.get_logger()
+
+
+class LoadUnit:
+    """``on_progress`` is told rows loaded and rows in all, on the event loop."""
+
+    def __init__(self, manifest: str, sink: Sink, *, on_progress: Callable[[int, int], None] | None = None) -> None:
+        self._manifest = manifest
+        self._sink = sink
+        self._on_progress = on_progress
+
+    async def run(self) -> None:
+        """Load every table of the dump.
+
+        :raises LogError: the dump's manifest cannot be read, or the dump is not finished.
+        :raises SinkError: the sink refuses a table; those before it stay loaded.
+        """
+        tables = await to_thread.run_sync(lambda: list(read_manifest(self._manifest)))
+        total = sum(file.rows for _, _, files in tables for file in files)
+        done = 0
+        for record, schema, files in tables:
+            await to_thread.run_sync(_load, self._sink, record, schema, files, abandon_on_cancel=True)
+            done += sum(file.rows for file in files)
+            _log.info("table loaded", table=schema.qualified_name, files=len(files), start_ts=record.start_ts)
+            if self._on_progress is not None:
+                self._on_progress(done, total)
+
+
+def create_empty(sink: Sink, tables: Iterable[tuple[TableRecord, TableSchema]]) -> None:
+    """Make tables that start without rows, each recorded at its ``start_ts``; those that are there already stay.
+
+    :raises SinkError: the sink refuses a table.
+    """
+    for record, schema in tables:
+        _load(sink, record, schema, [])
+
+
+def _load(sink: Sink, record: TableRecord, schema: TableSchema, files: list[StagedFile]) -> None:
+    sink.load(record, schema, arrow_schema(schema), files)
