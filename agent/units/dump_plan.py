@@ -99,7 +99,17 @@ class _Planner:
         """Whether finished chunks of an older snapshot are of use beside chunks of this one."""
         is_started = any((table.record.table_id, number) in self.done for number in range(table.chunks.count))
         is_mended_by_replay = self.order.sink_mode is SinkMode.UPSERT and table.chunks.kind is PlanKind.KEYS
-        return is_started and is_mended_by_replay and table.schema == schema
+        if not is_started or not is_mended_by_replay or table.schema != schema:
+            return False
+        return schema.replica_identity == "f" or not self._has_large_values(schema)
+
+    def _has_large_values(self, schema: TableSchema) -> bool:
+        """Whether an update of the table may leave a value out. What our snapshot sees, no vacuum has removed."""
+        [(size,)] = self.connection.query(
+            "SELECT coalesce(pg_catalog.pg_relation_size(nullif(reltoastrelid, 0)), 0) "
+            f"FROM pg_catalog.pg_class WHERE oid = {schema.table_id}"
+        )
+        return int(size or 0) > 0
 
 
 def _lock(connection: Connection, schemas: Sequence[TableSchema]) -> None:

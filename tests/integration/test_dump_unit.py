@@ -256,6 +256,25 @@ def test_a_table_that_is_cut_by_blocks_is_read_again_as_a_whole(source: Source, 
     assert source.replayed(manifest, "pair", ["a", "b"]) == source.rows("pair", ["a", "b"])
 
 
+@pytest.mark.parametrize(("identity", "is_kept"), [("DEFAULT", False), ("FULL", True)])
+def test_a_row_with_a_large_value_that_moves_between_chunks_loses_nothing(
+    source: Source, manifest: Manifest, identity: str, is_kept: bool
+) -> None:
+    source.run(
+        "ALTER TABLE keyed ALTER v SET STORAGE EXTERNAL",
+        f"ALTER TABLE keyed REPLICA IDENTITY {identity}",
+        "UPDATE keyed SET v = repeat('x', 5000) WHERE id = 4400",
+        "DELETE FROM keyed WHERE id = 100",
+    )
+    tables = [source.record("keyed", ["id"])]
+    _interrupted(source, manifest, tables, at="dump public.keyed 5/5", mode=SinkMode.UPSERT)
+    source.run("UPDATE keyed SET id = 100 WHERE id = 4400")
+    executor = InlineExecutor()
+    source.unit(manifest, tables, executor=executor, epoch=2).run_blocking()
+    assert executor.has_read_all is not is_kept
+    assert source.replayed(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
+
+
 def test_a_changelog_table_is_read_again_as_a_whole(source: Source, manifest: Manifest) -> None:
     tables = [source.record("keyed", ["id"])]
     _interrupted(source, manifest, tables, at="dump public.keyed 5/5", mode=SinkMode.CHANGELOG)
