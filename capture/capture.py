@@ -64,10 +64,9 @@ class Capture:
         """
         client = await self._connect(self.settings)
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self.works.start, client)
-                await self._live_on(client)
-                tasks.cancel_scope.cancel()
+            # who cannot move rows does not join: the first flush after a fail-over must not wait for a JVM
+            await self.works.start(client)
+            await self._live_on(client)
         finally:
             with anyio.CancelScope(shield=True):
                 await self.works.stop()
