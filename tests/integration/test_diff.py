@@ -1,0 +1,174 @@
+"""Equal iff source and sink hold the same rows: on batches, on changelogs, and on a real PostgreSQL."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.diff import compare, compare_tables
+from agent.errors import SinkConfigError, SinkUriError
+from agent.ports import BEFORE_FULL, BEFORE_KEY, Changes, FlushTask
+from agent.sinks import open_sink
+from agent.sinks.delta import DeltaSink
+from agent.sinks.delta_read import read_rows
+from agent.sources.postgres.catalog import read_schemas
+from agent.sources.postgres.connection import connect
+from agent.sources.postgres.snapshot import read_table
+from agent.sources.postgres.types import arrow_schema
+from capture.embedded import EmbeddedPostgres
+from reactor.ids import TableSpan, Ts
+from reactor.records import SinkMode, TableRecord
+from tests.unit.agent.changes_build import (
+    ARROW,
+    UNCHANGED,
+    changes,
+    delete,
+    insert,
+    table_schema,
+    truncate,
+    update,
+)
+
+KEY = ["id"]
+
+
+def rows(*values: tuple[Any, ...]) -> list[pa.RecordBatch]:
+    return [changes([insert(*value)]).after for value in values]
+
+
+def test_equal_in_any_order_and_any_batches() -> None:
+    ours = rows((1, "a", None), (2, "b", "y"), (3, None, "z"))
+    theirs = [pa.Table.from_batches([ours[2], ours[0], ours[1]]).combine_chunks().to_batches()[0]]
+    diff = compare("public.t", lambda: ours, lambda: theirs, key=KEY)
+    assert (diff.equal, diff.rows_source, diff.rows_sink, diff.differences) == (True, 3, 3, ())
+    assert compare("public.t", lambda: ours, lambda: theirs, key=[]).equal
+    assert compare("public.t", list, list, key=KEY).equal
+
+
+def test_differences_are_told_by_key() -> None:
+    ours = rows((1, "a", "x"), (2, "b", "y"), (3, "c", "z"), (4, "d", "w"))
+    theirs = rows((1, "a", "x"), (3, "cc", None), (4, "d", "w"), (4, "d", "w"), (5, "e", "v"))
+    diff = compare("public.t", lambda: ours, lambda: theirs, key=KEY)
+    assert not diff.equal
+    assert diff.differences == (
+        "id=2: missing in the sink",
+        "id=3: differs in big, name",
+        "id=4: 1 times in the source, 2 times in the sink",
+        "id=5: only in the sink",
+    )
+
+
+def test_without_a_key_rows_count() -> None:
+    ours, theirs = rows((1, "a", "x"), (1, "a", "x")), rows((1, "a", "x"))
+    diff = compare("public.t", lambda: ours, lambda: theirs, key=[])
+    assert diff.differences == ("big=x, id=1, name=a: 2 times in the source, 1 times in the sink",)
+    assert compare("public.t", list, lambda: theirs, key=[]).differences == ("big=x, id=1, name=a: only in the sink",)
+
+
+def test_at_most_ten_differences_are_told() -> None:
+    ours = rows(*((at, "a", "x") for at in range(50)))
+    diff = compare("public.t", lambda: ours, list, key=KEY)
+    assert len(diff.differences) == 10
+    assert diff.rows_source == 50
+
+
+def test_times_are_compared_as_the_sink_writes_them() -> None:
+    moment = datetime.time(1, 2, 3)
+    ours = [pa.record_batch({"id": pa.array([1], pa.int64()), "at": pa.array([moment], pa.time64("us"))})]
+    theirs = [pa.record_batch({"at": ["01:02:03"], "id": pa.array([1], pa.int64())})]
+    assert compare("public.t", lambda: ours, lambda: theirs, key=KEY).equal
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ours=st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ab"), st.none()), max_size=8),
+    theirs=st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ab"), st.none()), max_size=8),
+)
+def test_equal_iff_the_same_multiset(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]]) -> None:
+    diff = compare("public.t", lambda: rows(*ours), lambda: rows(*theirs), key=KEY)
+    assert diff.equal == (sorted(ours, key=repr) == sorted(theirs, key=repr))
+    assert diff.equal == (not diff.differences)
+
+
+def changelog(directory: Path, record: TableRecord, *parts: Changes) -> DeltaSink:
+    sink = open_sink(f"delta+file://{directory}", changefeed="feed", mode=SinkMode.CHANGELOG)
+    assert isinstance(sink, DeltaSink)
+    staged = sink.stage(table_schema(), "0", iter(rows((1, "a", "x"), (2, "b", "y"))), Ts(100))
+    sink.load(record, table_schema(), ARROW, staged)
+    at = 100
+    for part in parts:
+        order = FlushTask("feed", TableSpan(16384), record, "", SinkMode.CHANGELOG, "", (), Ts(at), Ts(at + 100))
+        [result] = sink.commit([order], [sink.write(order, iter([part]))])
+        assert result.committed
+        at += 100
+    return sink
+
+
+RECORD = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+
+
+def test_a_changelog_is_folded_to_its_rows(tmp_path: Path) -> None:
+    first = changes(
+        [
+            update(1, "c", UNCHANGED, ts=110),
+            update(7, "m", UNCHANGED, before=(2, None, None), before_kind=BEFORE_KEY, ts=120),
+            insert(3, "d", "z", ts=130),
+        ]
+    )
+    second = changes(
+        [
+            update(3, "e", UNCHANGED, before=(3, "d", "z"), before_kind=BEFORE_FULL, ts=210),
+            delete(1, None, None, ts=220),
+        ]
+    )
+    sink = changelog(tmp_path, RECORD, first, second)
+
+    def read() -> list[pa.RecordBatch]:
+        return list(read_rows(sink.place("public", "t"), table_schema(), ARROW, key=KEY))
+
+    expected = rows((3, "e", "z"), (7, "m", "y"))
+    assert compare("public.t", lambda: expected, read, key=KEY).differences == ()
+    [order] = [FlushTask("feed", TableSpan(16384), RECORD, "", SinkMode.CHANGELOG, "", (), Ts(300), Ts(400))]
+    sink.commit([order], [sink.write(order, iter([changes([truncate(ts=310), insert(9, "n", "n", ts=320)])]))])
+    assert compare("public.t", lambda: rows((9, "n", "n")), read, key=KEY).equal
+
+
+def test_a_changelog_without_a_key(tmp_path: Path) -> None:
+    record = RECORD.with_(key=())
+    sink = changelog(tmp_path / "a", record, changes([insert(1, "a", "x", ts=110)]))
+    read = list(read_rows(sink.place("public", "t"), table_schema(), ARROW, key=()))
+    expected = rows((1, "a", "x"), (1, "a", "x"), (2, "b", "y"))
+    assert compare("public.t", lambda: expected, lambda: read, key=[]).equal
+    sink = changelog(tmp_path / "b", record, changes([delete(1, "a", "x", before_kind=BEFORE_FULL, ts=110)]))
+    with pytest.raises(SinkConfigError, match="cannot be compared"):
+        list(read_rows(sink.place("public", "t"), table_schema(), ARROW, key=()))
+
+
+def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
+    postgres.create_database("diffs")
+    uri = postgres.uri("diffs")
+    with connect(uri) as connection:
+        connection.query("CREATE TABLE t (id int PRIMARY KEY, v numeric(10,2), at time, note text)")
+        connection.query(
+            "INSERT INTO t SELECT g, g / 3.0, time '01:02:03.5' + g * interval '1 s', nullif(repeat('n', g % 7), '') "
+            "FROM generate_series(1, 5000) g"
+        )
+        table_id = int(connection.query("SELECT 't'::regclass::oid")[0][0] or 0)
+        schema = read_schemas(connection, [table_id])[table_id]
+    record = TableRecord(table_id=table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+    sink = open_sink(f"delta+file://{tmp_path}", changefeed="feed", mode=SinkMode.UPSERT)
+    staged = sink.stage(schema, "0", iter(read_table(uri, schema)), Ts(100))
+    sink.load(record, schema, arrow_schema(schema), staged)
+    [diff] = compare_tables(uri, f"delta+file://{tmp_path}", [record])
+    assert (diff.table, diff.equal, diff.rows_source, diff.rows_sink) == ("public.t", True, 5000, 5000)
+    with connect(uri) as connection:
+        connection.query("UPDATE t SET note = 'changed' WHERE id = 17")
+        connection.query("DELETE FROM t WHERE id = 4711")
+    [diff] = compare_tables(uri, f"delta+file://{tmp_path}", [record])
+    assert diff.differences == ("id=17: differs in note", "id=4711: only in the sink")
+    with pytest.raises(SinkUriError, match="cannot be read"):
+        compare_tables(uri, "blackhole://", [record])
