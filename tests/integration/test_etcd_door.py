@@ -241,8 +241,8 @@ from reactor.session import open_session
 async def main(url):
     client = await connect([url])
     async with open_session(client, ttl_s=5) as session:
-        print("open", flush=True)
         was = anyio.current_time()
+        print("open", flush=True)
         while True:
             await anyio.sleep(0.05)
             now = anyio.current_time()
