@@ -154,8 +154,10 @@ class Bed:
     def sync_worker(self, feed: str) -> Process:
         return self.by_id(self.query(feed).worker)
 
-    def span_holders(self) -> list[Process]:
-        return [self.by_id(view.id) for view in self.captures() if view.spans]
+    def span_holders(self, feed: str) -> list[Process]:
+        tables = self.ask(lambda client: client.tables(feed))
+        ids = {span.capture for table in tables for span in table.spans if span.capture}
+        return [self.by_id(capture_id) for capture_id in sorted(ids)]
 
     # Questions, to whichever capture answers
 

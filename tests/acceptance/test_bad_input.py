@@ -91,7 +91,7 @@ def test_no_replication_privilege(bed: Bed) -> None:
 
 
 def test_table_without_key(bed: Bed) -> None:
-    is_one_line(create(bed, source=bed.postgres.uri(DATABASE)), "keyless", "force-replicate")
+    is_one_line(create(bed, source=bed.postgres.uri(DATABASE)), "keyless", "force_replicate = true")
     nothing_is_left(bed)
 
 

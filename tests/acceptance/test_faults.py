@@ -57,7 +57,7 @@ def test_kill_a_capture_in_mid_flush(bed: Bed) -> None:
 
     def kill_a_span_holder(_: Load) -> None:
         special = {bed.owner().name, bed.sync_worker(UPSERT).name}
-        holders = bed.span_holders()
+        holders = bed.span_holders(UPSERT)
         bed.kill(next((holder for holder in holders if holder.name not in special), holders[0]))
 
     break_under_load(bed, kill_a_span_holder)
