@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from agent.errors import SourceUnreachableError
 from agent.ports import Sink
 from agent.schema import TableSchema
-from agent.sources.postgres.catalog import read_schemas
+from agent.sources.postgres.catalog import leaves_sql, read_schemas, rows_of
 from agent.sources.postgres.chunks import PlanKind, plan_chunks
 from agent.sources.postgres.connection import Connection
-from agent.sources.postgres.sql import qualified
 from agent.units.manifest import DoneChunks, Plan, TablePlan
 from reactor.ids import Ts
 from reactor.records import SinkMode, TableRecord
@@ -106,8 +105,8 @@ class _Planner:
     def _has_large_values(self, schema: TableSchema) -> bool:
         """Whether an update of the table may leave a value out. What our snapshot sees, no vacuum has removed."""
         [(size,)] = self.connection.query(
-            "SELECT coalesce(pg_catalog.pg_relation_size(nullif(reltoastrelid, 0)), 0) "
-            f"FROM pg_catalog.pg_class WHERE oid = {schema.table_id}"
+            "SELECT coalesce(sum(pg_catalog.pg_relation_size(nullif(reltoastrelid, 0))), 0) "
+            f"FROM pg_catalog.pg_class WHERE oid IN {leaves_sql(schema.table_id)}"
         )
         return int(size or 0) > 0
 
@@ -116,10 +115,9 @@ def _lock(connection: Connection, schemas: Sequence[TableSchema]) -> None:
     """Hold off what snapshots do not protect from: a table that is rewritten (ALTER, TRUNCATE) seems empty to them."""
     if not schemas:
         return
-    names = ", ".join(f"ONLY {qualified(schema.schema_name, schema.name)}" for schema in schemas)
-    connection.query(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
+    connection.query(f"LOCK TABLE {', '.join(rows_of(connection, schema) for schema in schemas)} IN ACCESS SHARE MODE")
     # The catalog's row is read under the snapshot, the function's answer is of now.
-    ids = ", ".join(str(schema.table_id) for schema in schemas)
+    ids = " UNION ".join(leaves_sql(schema.table_id) for schema in schemas)
     rewritten = connection.query(
         "SELECT oid::regclass FROM pg_catalog.pg_class "
         f"WHERE oid IN ({ids}) AND relkind = 'r' AND relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(oid)"

@@ -158,11 +158,16 @@ def source(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Source]:
         "CREATE TABLE keyed (id int PRIMARY KEY, v text, n numeric(10,2))",
         "CREATE TABLE pair (a int, b text, v int, PRIMARY KEY (a, b))",
         "CREATE TABLE loose (v int, tags int[], span interval)",
+        "CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_low PARTITION OF parts FOR VALUES FROM (0) TO (2000)",
+        "CREATE TABLE parts_high (v text, id int NOT NULL)",
+        "ALTER TABLE parts ATTACH PARTITION parts_high FOR VALUES FROM (2000) TO (9999999)",
+        "INSERT INTO parts SELECT n, 'p' || n FROM generate_series(1, 3000) n",
         "CREATE TABLE empty (id int PRIMARY KEY)",
         "INSERT INTO keyed SELECT n, 'row ' || n, n / 4.0 FROM generate_series(1, 4500) n",
         "INSERT INTO pair SELECT n, 'b' || n % 7, n FROM generate_series(1, 3500) n",
         "INSERT INTO loose SELECT n % 10, ARRAY[n], make_interval(hours => n) FROM generate_series(1, 100) n",
-        "CREATE PUBLICATION p FOR ALL TABLES",
+        "CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root)",
         "ANALYZE",
     )
     yield found
@@ -214,6 +219,14 @@ def test_types_without_a_binary_form_are_staged_as_their_text(source: Source, ma
     rows = [row for file in files for row in pq.read_table(file.path).to_pylist()]
     assert len(rows) == 100
     assert {"v": 1, "tags": "{51}", "span": "51:00:00"} in rows
+
+
+def test_a_partitioned_table_is_read_with_all_its_partitions(source: Source, manifest: Manifest) -> None:
+    tables = [source.record("parts", ["id"])]
+    _interrupted(source, manifest, tables, at="dump public.parts 3/3", mode=SinkMode.UPSERT)
+    source.run("UPDATE parts SET id = id + 1999 WHERE id BETWEEN 1500 AND 1510", "DELETE FROM parts WHERE id = 2600")
+    assert source.unit(manifest, tables, epoch=2).run_blocking().rows_done >= 2999
+    assert source.replayed(manifest, "parts", ["id"]) == source.rows("parts", ["id"])
 
 
 def _interrupted(source: Source, manifest: Manifest, tables: Sequence[TableRecord], *, at: str, mode: SinkMode) -> None:
@@ -307,7 +320,7 @@ def test_a_lost_snapshot_ends_the_run_and_the_next_one_goes_on(source: Source, m
     assert source.unit(manifest, tables, epoch=2).run_blocking().rows_done == 4500
 
 
-@pytest.mark.parametrize("rewrite", ["TRUNCATE keyed", "ALTER TABLE keyed ALTER COLUMN id TYPE bigint"])
+@pytest.mark.parametrize("rewrite", ["TRUNCATE keyed, parts_low", "ALTER TABLE keyed ALTER COLUMN id TYPE bigint"])
 def test_a_table_that_was_rewritten_since_the_snapshot_is_not_read_as_empty(source: Source, rewrite: str) -> None:
     uri = source.postgres.uri(source.name)
     order = DumpOrder(uri, "", (source.record("keyed", ["id"]),), SinkMode.UPSERT, _no_sink, epoch=1)

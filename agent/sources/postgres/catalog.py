@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from agent.errors import SourceConfigError
 from agent.schema import Column, TableSchema
 from agent.sources.postgres import types
+from agent.sources.postgres.sql import qualified
 
 _COLUMNS_SQL: Final = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, a.attname, a.atttypid::int8, a.atttypmod,
@@ -60,3 +61,24 @@ def read_schemas(connection: Queries, table_ids: Sequence[int]) -> dict[int, Tab
 def _column(row: Sequence[Any]) -> Column:
     name, type_id, modifier, type_name, is_key = row[4:]
     return Column(name, int(type_id), int(modifier), type_name, is_key in ("t", True))
+
+
+def leaves_sql(table_id: int) -> str:
+    """A subquery of the oids that hold a table's rows: its own, or those of all its partitions."""
+    tree = f"SELECT relid FROM pg_catalog.pg_partition_tree({table_id}) WHERE isleaf"
+    return f"(SELECT {table_id}::oid UNION {tree})"
+
+
+def rows_of(connection: Queries, schema: TableSchema) -> str:
+    """What to select a table's own rows from.
+
+    A partitioned table's rows are its partitions'. The rows of tables that merely inherit from it are replicated as
+    theirs, so any other table is read alone.
+
+    :raises SourceConfigError: the table is gone.
+    """
+    kinds = connection.query(f"SELECT relkind FROM pg_catalog.pg_class WHERE oid = {schema.table_id}")
+    if not kinds:
+        raise SourceConfigError(f"table {schema.qualified_name} is gone from the source; start the changefeed again")
+    name = qualified(schema.schema_name, schema.name)
+    return name if kinds[0][0] == "p" else f"ONLY {name}"

@@ -6,7 +6,8 @@
 - ``BLOCKS``: ranges of physical blocks (``ctid``), for every other table and for keys that leave wide gaps, whose
   ranges would be uneven. Every row lies in exactly one block under *one* snapshot; an update moves it, so such a plan
   is worth nothing under another one.
-- ``WHOLE``: one chunk, for tables no larger than one.
+- ``WHOLE``: one chunk, for tables no larger than one, and for what can be cut in neither way: a partitioned table (or
+  any table of a server before version 14) whose key is no integer.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from typing import Any, Final, Self
 
 from agent.schema import TableSchema
 from agent.sources.postgres import types
-from agent.sources.postgres.catalog import Queries
-from agent.sources.postgres.sql import identifier, literal, qualified
+from agent.sources.postgres.catalog import Queries, leaves_sql, rows_of
+from agent.sources.postgres.sql import identifier
 from agent.sources.postgres.types import Kind
 
 _CHUNKS_MAX: Final = 100_000
@@ -93,16 +94,17 @@ def plan_chunks(
     connection: Queries, schema: TableSchema, *, key: Sequence[str], chunk_rows: int, server_version: int
 ) -> ChunkPlan:
     """Plan one table in the connection's transaction, whose snapshot is the one that will be read."""
-    table = qualified(schema.schema_name, schema.name)
-    blocks, rows = _estimate(connection, table)
+    table = rows_of(connection, schema)
+    blocks, rows = _estimate(connection, schema.table_id, table)
     count = min(-(-rows // chunk_rows), _CHUNKS_MAX)
     if count <= 1:
         return ChunkPlan(PlanKind.WHOLE, 1, rows)
     column = _integer_key(schema, key)
     low, high = _key_bounds(connection, table, column) if column else (0, 0)
-    if column and high - low <= rows * _SPARSE_FACTOR:
+    is_one_file = table.startswith("ONLY ") and server_version >= _TID_RANGE_VERSION
+    if column and (high - low <= rows * _SPARSE_FACTOR or not is_one_file):
         return ChunkPlan(PlanKind.KEYS, count, rows, column, low, high)
-    if server_version < _TID_RANGE_VERSION:
+    if not is_one_file:
         return ChunkPlan(PlanKind.WHOLE, 1, rows)
     return ChunkPlan(PlanKind.BLOCKS, min(count, max(blocks, 1)), rows, high=blocks)
 
@@ -117,20 +119,21 @@ def _integer_key(schema: TableSchema, key: Sequence[str]) -> str:
 
 def _key_bounds(connection: Queries, table: str, column: str) -> tuple[int, int]:
     name = identifier(column)
-    [(low, high)] = connection.query(f"SELECT min({name}), max({name}) FROM ONLY {table}")
+    [(low, high)] = connection.query(f"SELECT min({name}), max({name}) FROM {table}")
     return (int(low), int(high) + 1) if low is not None else (0, 0)
 
 
-def _estimate(connection: Queries, table: str) -> tuple[int, int]:
+def _estimate(connection: Queries, table_id: int, table: str) -> tuple[int, int]:
     """Blocks and rows: the planner's density times today's size; counted where there are no statistics."""
-    [(blocks_now, pages, tuples)] = connection.query(
-        "SELECT pg_catalog.pg_relation_size(oid) / current_setting('block_size')::int8, relpages, reltuples::int8 "
-        f"FROM pg_catalog.pg_class WHERE oid = {literal(table)}::regclass"
+    [(blocks_now, pages, tuples, is_analyzed)] = connection.query(
+        "SELECT coalesce(sum(pg_catalog.pg_relation_size(oid)), 0) / current_setting('block_size')::int8, "
+        "coalesce(sum(relpages), 0), coalesce(sum(reltuples), 0)::int8, coalesce(bool_and(reltuples >= 0), true) "
+        f"FROM pg_catalog.pg_class WHERE relkind <> 'p' AND oid IN {leaves_sql(table_id)}"
     )
-    blocks, pages, tuples = int(blocks_now), int(pages), int(tuples)
-    if pages > 0 and tuples >= 0:
-        return blocks, round(blocks * tuples / pages)
+    blocks, pages = int(float(blocks_now)), int(pages)
+    if pages > 0 and is_analyzed in ("t", True):
+        return blocks, round(blocks * int(tuples) / pages)
     if blocks <= _COUNTED_BLOCKS_MAX:
-        [(count,)] = connection.query(f"SELECT count(*) FROM ONLY {table}")
+        [(count,)] = connection.query(f"SELECT count(*) FROM {table}")
         return blocks, int(count)
     return blocks, blocks * _GUESSED_ROWS_PER_BLOCK

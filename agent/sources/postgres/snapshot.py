@@ -16,10 +16,11 @@ import pyarrow as pa
 from agent.errors import DecodeError, SourceUnreachableError
 from agent.schema import TableSchema
 from agent.sources.postgres import columns, locate, types
+from agent.sources.postgres.catalog import rows_of
 from agent.sources.postgres.chunks import WHOLE_TABLE, Chunk
 from agent.sources.postgres.connection import Connection, connect
 from agent.sources.postgres.refusals import ErrorFields, parse_error, refusal
-from agent.sources.postgres.sql import identifier, literal, qualified
+from agent.sources.postgres.sql import identifier, literal
 from agent.sources.postgres.uri import Target
 from agent.sources.postgres.wire import read_i32
 
@@ -70,19 +71,19 @@ def copy_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> Iter
     """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch."""
     if not schema.columns:
         return
-    connection.start_copy(copy_statement(schema, chunk), timeout_s=_READ_TIMEOUT_S)
+    statement = copy_statement(schema, chunk, rows_of(connection, schema))
+    connection.start_copy(statement, timeout_s=_READ_TIMEOUT_S)
     reader = _CopyReader(connection, schema)
     while reader.fill():
         yield reader.take()
 
 
-def copy_statement(schema: TableSchema, chunk: Chunk) -> str:
+def copy_statement(schema: TableSchema, chunk: Chunk, rows: str) -> str:
+    """``rows``: what to select from (see ``catalog.rows_of``)."""
     names = ", ".join(
         identifier(column.name) + ("" if types.is_known(column) else "::text") for column in schema.columns
     )
-    # ONLY: the rows of tables that inherit from this one are replicated as theirs.
-    table = qualified(schema.schema_name, schema.name)
-    return f"COPY (SELECT {names} FROM ONLY {table} WHERE {chunk.predicate}) TO STDOUT (FORMAT binary)"
+    return f"COPY (SELECT {names} FROM {rows} WHERE {chunk.predicate}) TO STDOUT (FORMAT binary)"
 
 
 class _CopyReader:

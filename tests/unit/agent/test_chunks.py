@@ -16,8 +16,15 @@ _SCHEMA = TableSchema(1, "s", "t", (Column("id", 20, -1, is_key=True), Column("n
 class Catalog:
     """Answers the planner's questions as a server would."""
 
-    def __init__(self, *, blocks: int, pages: int, tuples: int, bounds: tuple[int, int] = (0, 0)) -> None:
-        self._answers = {"relpages": (blocks, pages, tuples), "min(": bounds, "count(*)": (tuples,)}
+    def __init__(
+        self, *, blocks: int, pages: int, tuples: int, bounds: tuple[int, int] = (0, 0), kind: str = "r"
+    ) -> None:
+        self._answers: dict[str, tuple[object, ...]] = {
+            "SELECT relkind": (kind,),
+            "relpages": (blocks, pages, tuples, True),
+            "min(": bounds,
+            "count(*)": (tuples,),
+        }
 
     def query(self, sql: str) -> Sequence[Sequence[Any]]:
         return [next(answer for words, answer in self._answers.items() if words in sql)]
@@ -56,6 +63,11 @@ def test_a_key_with_wide_gaps_and_any_other_key_is_cut_by_blocks() -> None:
 
 def test_an_old_server_reads_such_a_table_in_one_piece() -> None:
     assert _plan(Catalog(blocks=100, pages=100, tuples=5000), key=[], version=13).kind is PlanKind.WHOLE
+
+
+def test_a_partitioned_table_is_cut_by_its_integer_key_or_not_at_all() -> None:
+    parts = Catalog(blocks=100, pages=100, tuples=5000, bounds=(1, 10**12), kind="p")
+    assert (_plan(parts).kind, _plan(parts, key=[]).kind) == (PlanKind.KEYS, PlanKind.WHOLE)
 
 
 def test_a_small_table_is_one_chunk() -> None:
