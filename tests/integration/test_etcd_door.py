@@ -36,6 +36,12 @@ async def client_of(
         await client.close()
 
 
+def stop(pid: int) -> None:
+    """Returns when all threads of our child stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+
+
 async def test_an_etcd_that_is_not_there_is_named_in_one_line() -> None:
     with pytest.raises(EtcdUnreachableError) as caught:
         await connect([NOBODY, "http://127.0.0.1:2"], user="root", password="secret", timeout_s=0.5)
@@ -104,7 +110,7 @@ async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path:
 async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
         async with client_of(etcd.url, timeout_s=1.0) as client, open_session(client, ttl_s=5) as session:
-            os.kill(etcd.pid, signal.SIGSTOP)
+            stop(etcd.pid)
             try:
                 start = anyio.current_time()
                 with pytest.raises(EtcdUnreachableError):
@@ -121,7 +127,7 @@ async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path:
 async def test_reads_go_on_with_another_endpoint_when_one_hangs(etcd_url: str, tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as hanging:
         async with client_of(hanging.url, etcd_url, timeout_s=4.0) as client:
-            os.kill(hanging.pid, signal.SIGSTOP)
+            stop(hanging.pid)
             try:
                 start = anyio.current_time()
                 await client.get("/a")
@@ -157,7 +163,7 @@ async def test_a_silent_watch_is_opened_anew(tmp_path: Path, monkeypatch: pytest
             start = (await client.get_prefix("/w/")).revision + 1
             async with client.watch_prefix("/w/", start_revision=start) as batches:
                 assert (await anext(batches)).is_progress
-                os.kill(etcd.pid, signal.SIGSTOP)
+                stop(etcd.pid)
                 await anyio.sleep(1.5)
                 os.kill(etcd.pid, signal.SIGCONT)
                 await client.put("/w/a", b"1")
