@@ -32,6 +32,7 @@ _log = structlog.get_logger()
 
 PREFIX = "/api/v2"
 FORWARDED_FROM = "weir-forwarded-from"
+_OF_THE_OWNER = (f"{PREFIX}/changefeeds", f"{PREFIX}/captures")
 #: Headers of one connection, which are not passed on.
 _HOP_HEADERS = frozenset(
     {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "content-encoding"}
@@ -135,7 +136,7 @@ class _Forwarder:
 
     async def handle(self, request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         try:
-            if not request.url.path.startswith(f"{PREFIX}/changefeeds") or self._cluster.is_owner:
+            if not request.url.path.startswith(_OF_THE_OWNER) or self._cluster.is_owner:
                 return await call_next(request)
             if FORWARDED_FROM in request.headers:
                 raise NotOwnerError("the owner has just changed; try again")

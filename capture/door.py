@@ -8,6 +8,7 @@ everything answers ``OwnerNotFoundError``, which says to ask again.
 import builtins
 import os
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -71,10 +72,18 @@ class Door:
         return views.HealthView(healthy=True, owner=owner.capture)
 
     async def captures(self) -> builtins.list[views.CaptureView]:
+        """What runs where is known to the owner alone: elsewhere the members are shown without it."""
         state = self._life.state
         owner = state.owner.capture if state.owner else None
+        feeds = await self.list() if self.is_owner else []
+        spans = Counter(span.capture for feed in feeds for table in feed.tables for span in table.spans)
         return [
-            views.CaptureView(**info.model_dump(), is_owner=info.id == owner)
+            views.CaptureView(
+                **info.model_dump(),
+                is_owner=info.id == owner,
+                workers=tuple(f"{feed.id}/{feed.unit}" for feed in feeds if feed.unit and feed.worker == info.id),
+                spans=spans[info.id],
+            )
             for info in sorted(state.captures.values(), key=lambda info: info.id)
         ]
 
