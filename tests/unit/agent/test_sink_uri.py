@@ -1,0 +1,55 @@
+"""Sink URIs, and what opening one that is wrong says."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import SinkUriError
+from agent.sinks import open_sink
+from agent.sinks.uri import masked, parse_sink_uri
+from reactor.records import SinkMode
+
+
+def test_a_local_directory() -> None:
+    uri = parse_sink_uri("delta+file:///lake/with%20space/../x?retention_seconds=60")
+    assert (uri.scheme, uri.storage, uri.location, uri.is_local) == ("delta+file", "file", "/lake/x", True)
+    assert uri.options == {"retention_seconds": "60"}
+
+
+def test_an_object_store() -> None:
+    uri = parse_sink_uri("delta+s3://bucket/lake/?AWS_REGION=eu-west-1")
+    assert (uri.location, uri.is_local, uri.options) == ("s3://bucket/lake", False, {"AWS_REGION": "eu-west-1"})
+
+
+def test_secrets_by_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KEY_ID", "me")
+    (tmp_path / "secret").write_text("hush\n")
+    uri = parse_sink_uri(f"delta+s3://b/x?AWS_ACCESS_KEY_ID=env:KEY_ID&AWS_SECRET_ACCESS_KEY=file:{tmp_path}/secret")
+    assert uri.options == {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush"}
+    assert "hush" not in repr(uri)
+    with pytest.raises(SinkUriError, match="refers to the variable NOBODY, which is not set"):
+        parse_sink_uri("delta+s3://b/x?AWS_ACCESS_KEY_ID=env:NOBODY")
+    with pytest.raises(SinkUriError, match="which cannot be read"):
+        parse_sink_uri(f"delta+s3://b/x?AWS_ACCESS_KEY_ID=file:{tmp_path}/none")
+
+
+def test_what_is_shown_has_no_secret() -> None:
+    assert masked("delta+s3://b/x?KEY=hush&REGION=eu") == "delta+s3://b/x?KEY=***&REGION=***"
+    assert masked("postgresql://me:pw@host/db") == "postgresql://me:***@host/db"
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("iceberg+file:///lake", r"there is no sink for iceberg\+file://; there are blackhole, delta\+file, delta\+s3"),
+        ("/lake", "is not a URI; write for instance delta"),
+        ("delta+file://lake", r"must name an absolute directory: delta\+file:///dir"),
+        ("delta+file:///lake?retention=1", "unknown option 'retention' of a Delta sink"),
+        ("delta+file:///lake?retention_seconds=soon", "is not a number of seconds"),
+        ("blackhole://?x=1", "unknown option 'x': blackhole:// has none"),
+    ],
+)
+def test_mistakes_are_one_line(uri: str, message: str) -> None:
+    with pytest.raises(SinkUriError, match=message) as caught:
+        open_sink(uri, changefeed="feed", mode=SinkMode.UPSERT)
+    assert "\n" not in str(caught.value)
