@@ -20,7 +20,7 @@ import anyio.to_thread
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from agent.errors import PositionLostError
+from agent.errors import PositionLostError, SourceUnreachableError
 from agent.log import retention, segment
 from agent.log.head import LogWriter
 from agent.log.segment import SegmentName
@@ -93,7 +93,9 @@ class SyncUnit:
         # the server of the first session, where nobody told us before
         self._system_id, self._timeline = source.system_id, source.timeline
         self._is_text = False
+        self._table_ids = frozenset(table.table_id for table in source.tables)
         self._retention_at = 0.0
+        self._publication_at = 0.0
         self._sessions = self._segments = self._rows = self._bytes = 0
         self._is_connected = False
         self._failure: WeirError | None = None
@@ -150,17 +152,17 @@ class SyncUnit:
 
     async def _session(self) -> None:
         """One connection, to its end. Its end is an error, or ``TextFormNeeded``."""
-        connection = await anyio.to_thread.run_sync(self._connect)
+        connection, publications = await anyio.to_thread.run_sync(self._connect)
         try:
-            await self._read(connection)
+            await self._read(connection, publications)
         finally:
             self._is_connected = False
             connection.close()
 
-    async def _read(self, connection: Connection) -> None:
+    async def _read(self, connection: Connection, publications: tuple[str, ...]) -> None:
         settings, head = self._settings, self._writer.head
         pool = ArenaPool(settings.arenas, settings.segment_bytes)
-        stream = await anyio.to_thread.run_sync(self._open_stream, connection, pool)
+        stream = await anyio.to_thread.run_sync(self._open_stream, connection, publications, pool)
         # never full: every cut but one without events holds an arena, and such a one is alone on its way
         send, receive = anyio.create_memory_object_stream[Cut](settings.arenas + 1)
         intake = Intake(
@@ -202,6 +204,7 @@ class SyncUnit:
                     intake.settled(self._writer.head.resolved_ts)
                     self._failure = None
                     await self._remove_old()
+                    await self._check_publication()
         except WeirError as error:
             # it is the reason why reading ends, not the other way round
             failures.insert(0, error)
@@ -244,16 +247,41 @@ class SyncUnit:
             await retention.apply(removal, self._writer)
             await anyio.to_thread.run_sync(retention.remove_files, removal, self._directory)
 
-    def _connect(self) -> Connection:
-        """A replication connection to the same server as ever, whose slot can go on where the log stands."""
-        connection = connect(self._source.uri, replication=True)
+    async def _check_publication(self) -> None:
+        """Now and then: whether the server still sends everything.
+
+        :raises SourceConfigError: it does not.
+        """
+        if time.monotonic() < self._publication_at:
+            return
+        self._publication_at = time.monotonic() + self._settings.publication_check_s
+        try:
+            await anyio.to_thread.run_sync(self._check_members)
+        except SourceUnreachableError as error:
+            _log.info("publication could not be looked at", error=str(error))
+
+    def _check_members(self) -> None:
+        with connect(self._source.uri) as connection:
+            slots.check_members(connection, self._source.names, self._table_ids)
+
+    def _connect(self) -> tuple[Connection, tuple[str, ...]]:
+        """A replication connection to the same server as ever, whose slot can go on where the log stands.
+
+        Also returns the publications. Questions go through a session of their own: what a walsender learns of a table
+        through SQL stays in its caches, and it would decode older changes of that table with today's columns.
+        """
+        source, resolved_ts = self._source, self._writer.head.resolved_ts
+        with connect(source.uri) as session:
+            slots.check_position(session, source.names.slot, resolved_ts)
+            publications = slots.publications(session, source.names)
+            slots.check_members(session, source.names, self._table_ids)
+        connection = connect(source.uri, replication=True)
         try:
             self._check_identity(connection)
-            slots.check_position(connection, self._source.names.slot, self._writer.head.resolved_ts)
         except BaseException:
             connection.close()
             raise
-        return connection
+        return connection, publications
 
     def _check_identity(self, connection: Connection) -> None:
         found = read_identity(connection)
@@ -272,11 +300,9 @@ class SyncUnit:
                 f"{format_lsn(resolved)}; create the changefeed again"
             )
 
-    def _open_stream(self, connection: Connection, pool: ArenaPool) -> ReplicationStream:
+    def _open_stream(self, connection: Connection, publications: tuple[str, ...], pool: ArenaPool) -> ReplicationStream:
         source = self._source
-        table_ids = frozenset(table.table_id for table in source.tables)
-        names = slots.publications(connection, source.names)
-        resolver = TypeResolver(partial(connect, source.uri), sorted(table_ids))
+        resolver = TypeResolver(partial(connect, source.uri), sorted(self._table_ids))
         binary = not (self._is_text or resolver.needs_text)
         arena = pool.take(timeout_s=0.0)
         assert arena is not None, "a new pool has free arenas"
@@ -284,8 +310,8 @@ class SyncUnit:
             connection,
             arena,
             resolved=self._writer.head.resolved_ts,
-            is_wanted=table_ids.__contains__,
+            is_wanted=self._table_ids.__contains__,
             resolve=partial(resolver.resolve, binary=binary),
         )
-        stream.start(source.names.slot, names, binary=binary)
+        stream.start(source.names.slot, publications, binary=binary)
         return stream

@@ -7,7 +7,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from agent.errors import LogFencedError, PositionLostError
+from agent.errors import LogFencedError, PositionLostError, SourceConfigError
 from agent.log.head import LogWriter
 from agent.settings import SyncSettings
 from agent.sources.postgres.connection import Connection, connect
@@ -56,16 +56,27 @@ async def test_every_kind_of_change_arrives_as_the_server_sent_it(rig: SyncRig) 
     assert len(rig.logged()) > 400
 
 
-async def test_a_table_that_is_altered_goes_on_under_its_new_schema(rig: SyncRig) -> None:
-    async with rig.running():
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_a_table_that_is_altered_goes_on_under_its_new_schema(rig: SyncRig, is_running: bool) -> None:
+    """Also when the unit starts long afterwards: older changes have the columns of their own time."""
+
+    def alter() -> None:
         rig.execute("INSERT INTO a VALUES (1, 'x', 'y')")
         rig.execute("ALTER TABLE a ADD COLUMN extra int; INSERT INTO a VALUES (2, 'x', 'y', 5)")
         rig.execute(
             "BEGIN; INSERT INTO a VALUES (3, 'x', 'y', 5); ALTER TABLE a DROP COLUMN big;"
             "INSERT INTO a VALUES (4, 'x', 5); COMMIT"
         )
+
+    if not is_running:
+        alter()
+    async with rig.running():
+        if is_running:
+            alter()
         await rig.wait_resolved()
     assert rig.logged() == rig.expected()
+    assert [len(schema.columns) for schema in rig.schemas()][-1] == 3
+    assert sum(len(schema.columns) == 4 for schema in rig.schemas()) >= 1
 
 
 async def test_a_transaction_larger_than_a_segment_spreads_over_several(rig: SyncRig) -> None:
@@ -184,6 +195,24 @@ async def test_an_application_may_update_a_table_without_identity(postgres: Embe
         assert [event[3][:1] for event in logged] == [b"I", b"I", b"U", b"T"]
     finally:
         drop_slots(rig)
+
+
+async def test_a_publication_that_shrinks_is_not_passed_over_in_silence(rig: SyncRig) -> None:
+    rig.settings = SyncSettings(publication_check_s=0.1, progress_s=0.1)
+
+    async def shrink() -> None:
+        await rig.wait_resolved()
+        rig.execute("DROP TABLE c")
+        await rig.wait_resolved()
+        rig.execute(f"ALTER PUBLICATION {rig.names.publication} DROP TABLE b")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(shrink)
+        with pytest.raises(SourceConfigError, match=r"table public\.b was taken out of publication"):
+            await rig.unit().run()
+    rig.execute(f"DROP PUBLICATION {rig.names.publication}")
+    with pytest.raises(SourceConfigError, match=f"publication {rig.names.publication} is gone"):
+        await rig.unit().run()
 
 
 async def test_a_lost_slot_is_an_error_that_says_so(rig: SyncRig) -> None:

@@ -7,7 +7,7 @@ every UPDATE and DELETE on them, and a changefeed must never break the applicati
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -93,13 +93,33 @@ def ensure_publications(connection: Connection, names: Names, tables: Sequence[T
 
 def publications(connection: Connection, names: Names) -> tuple[str, ...]:
     """Those of our publications that exist. :raises SourceConfigError: none does."""
-    wanted = ", ".join(literal(name) for name in (names.publication, names.publication + _APPEND_SUFFIX))
+    wanted = ", ".join(literal(name) for name in _both(names))
     rows = connection.query(f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({wanted}) ORDER BY 1")
     if not rows:
         raise SourceConfigError(
             f"publication {names.publication} is gone from {connection.target}; create it again with the same tables"
         )
     return tuple(str(row[0]) for row in rows)
+
+
+def check_members(connection: Connection, names: Names, table_ids: Iterable[int]) -> None:
+    """Whether every table that still exists is published. PostgreSQL 18 passes over a missing publication in silence.
+
+    :raises SourceConfigError: changes of a table are no longer sent.
+    """
+    ids = ", ".join(str(table) for table in sorted(table_ids)) or "0"
+    ours = ", ".join(literal(name) for name in _both(names))
+    rows = connection.query(
+        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        f"WHERE c.oid IN ({ids}) AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_tables p "
+        f"WHERE p.pubname IN ({ours}) AND p.schemaname = n.nspname AND p.tablename = c.relname) LIMIT 1"
+    )
+    if rows:
+        raise SourceConfigError(
+            f"table {rows[0][0]}.{rows[0][1]} was taken out of publication {names.publication}, so its changes "
+            "may be missing; create the changefeed again"
+        )
 
 
 def create_slot(connection: Connection, slot: str) -> Ts:
@@ -177,7 +197,7 @@ def drop_upstream(source: str, names: Names) -> None:
         return
     with connect(source) as connection:
         drop_slot(connection, names.slot)
-        for name in (names.publication, names.publication + _APPEND_SUFFIX):
+        for name in _both(names):
             connection.query(f"DROP PUBLICATION IF EXISTS {identifier(name)}")
 
 
@@ -197,6 +217,10 @@ def drop_slot(connection: Connection, slot: str) -> None:
         raise
     except SourceError as error:
         raise SourceError(f"replication slot {slot} could not be dropped: {error}") from error
+
+
+def _both(names: Names) -> tuple[str, str]:
+    return names.publication, names.publication + _APPEND_SUFFIX
 
 
 def _ensure_publication(connection: Connection, name: str, tables: Sequence[TableRecord], publish: str) -> None:

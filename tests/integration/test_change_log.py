@@ -1,0 +1,61 @@
+"""The log with its head in a real etcd: two writers, one of them too late."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import LogFencedError
+from agent.log import retention, segment
+from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.reader import LogReader
+from agent.log.segment import SegmentName
+from agent.log.storage import LogDirectory
+from agent.ports import SegmentRef
+from reactor import etcd
+from reactor.client import EtcdClient
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.keys import LogKey
+from tests.unit.agent.log_build import batch
+
+
+def written(place: LogDirectory, log: LogWriter) -> SegmentRef:
+    seq = log.head.last_seq + 1
+    found = SegmentName(seq, log.head.epoch, Ts(10 * seq), Ts(10 * seq), Ts(10 * seq))
+    return segment.write(place, found, [batch(1, (10 * seq, log.head.epoch))])
+
+
+async def test_a_log_is_written_taken_over_read_and_shortened(etcd_url: str, tmp_path: Path) -> None:
+    place = LogDirectory(str(tmp_path), changefeed="feed", source="main")
+    client: EtcdClient = await etcd.connect([etcd_url])
+    try:
+        key = LogKey("log-test", "default", ChangefeedId(tmp_path.name.replace("_", "-")), "main")
+        old, new = (LogWriter(EtcdHeadStore(client, key), capture=CaptureId(name)) for name in ("old", "new"))
+        await old.take_over(start_ts=Ts(5))
+        await old.append(written(place, old), is_complete=True, resolved_time=1.0)
+        await old.append(written(place, old), is_complete=False, resolved_time=1.0)
+
+        await new.take_over(start_ts=Ts(5))
+        late = written(place, old)
+        with pytest.raises(LogFencedError, match="taken over by new"):
+            await old.append(late, is_complete=True, resolved_time=2.0)
+        await new.append(written(place, new), is_complete=True, resolved_time=3.0)
+        await new.append(written(place, new), is_complete=True, resolved_time=4.0)
+
+        stored = await EtcdHeadStore(client, key).read()
+        assert stored.head == new.head
+        refs = LogReader(place).segments(new.head, Ts(5), Ts(30))
+        events = [
+            event
+            for ref in refs
+            for _, found in segment.read_table(ref.path, 1, Ts(5), Ts(30))
+            for event in found.column("event").to_pylist()
+        ]
+        assert events == [b"10/1", b"20/2", b"30/2"]
+
+        removal = retention.plan(new.head, place.entries(), checkpoint_ts=Ts(20), now=1e12, retention_s=0)
+        await retention.apply(removal, new)
+        retention.remove_files(removal, place)
+        assert [ref.seq for ref in LogReader(place).segments(new.head, Ts(0), Ts(30))] == [3]
+        assert len(place.names()) == 1
+    finally:
+        await client.close()

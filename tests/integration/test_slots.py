@@ -1,0 +1,109 @@
+"""What Weir makes at the server, and that nothing of it stays when a changefeed is removed."""
+
+import itertools
+
+import pytest
+
+from agent.errors import SlotInUseError, SourceConfigError, SourceError
+from agent.sources.postgres import slots
+from agent.sources.postgres.connection import Connection, connect
+from agent.sources.postgres.slots import Names, names_for
+from capture.embedded import EmbeddedPostgres
+from reactor.records import TableRecord
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def uri(postgres: EmbeddedPostgres) -> str:
+    name = f"slots{next(_numbers)}"
+    postgres.create_database(name)
+    return postgres.uri(name)
+
+
+def table(connection: Connection, name: str) -> TableRecord:
+    (oid,) = connection.query(f"SELECT '{name}'::regclass::oid::int8")[0]
+    return TableRecord(table_id=int(oid or 0), schema_name="public", name=name)
+
+
+def published(connection: Connection) -> dict[str, list[str]]:
+    rows = connection.query("SELECT pubname, tablename FROM pg_publication_tables ORDER BY 1, 2")
+    return {name: [str(row[1]) for row in group] for name, group in itertools.groupby(rows, lambda row: str(row[0]))}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "feed", "slot"),
+    [("c", "my-feed", "weir_c_my_feed"), ("default", "a1", "weir_default_a1"), ("c", "Feed", "weir_c_feed_")],
+)
+def test_names_come_from_the_ids(cluster: str, feed: str, slot: str) -> None:
+    names = names_for(cluster, feed)
+    assert names.slot.startswith(slot)
+    assert names.publication == names.slot
+    assert names.is_ours
+
+
+def test_ids_that_differ_in_capitals_have_different_slots() -> None:
+    assert len({names_for("c", feed).slot for feed in ("feed", "Feed", "fEED")}) == 3
+
+
+def test_given_names_are_used_and_checked() -> None:
+    assert names_for("c", "f", slot="mine", publication="theirs") == Names("mine", "theirs", is_ours=False)
+    with pytest.raises(SourceConfigError, match="slot name 'No-Good' is not valid"):
+        names_for("c", "f", slot="No-Good")
+    with pytest.raises(SourceConfigError, match="too long; choose a shorter changefeed id"):
+        names_for("c", "f" * 80)
+
+
+def test_upstream_objects_follow_the_tables_and_go_with_the_changefeed(uri: str) -> None:
+    names = names_for("c", uri.rsplit("/", 1)[-1])
+    with connect(uri) as connection:
+        connection.query(
+            "CREATE TABLE a (i int PRIMARY KEY); CREATE TABLE b (i int PRIMARY KEY); CREATE TABLE h (i int)"
+        )
+        a, b, h = (table(connection, name) for name in "abh")
+        start_ts = slots.open_upstream(uri, names, [a])
+        assert published(connection) == {names.publication: ["a"]}
+        assert slots.open_upstream(uri, names, [b, h]) == start_ts
+        assert published(connection) == {names.publication: ["b"], names.publication + "_append": ["h"]}
+        slots.check_position(connection, names.slot, start_ts)
+
+        with connect(uri, replication=True) as reader:
+            reader.start_copy(
+                f"START_REPLICATION SLOT {names.slot} LOGICAL 0/0 "
+                f"(proto_version '1', publication_names '{names.publication}')"
+            )
+            with connect(uri, replication=True) as second, pytest.raises(SlotInUseError, match="is active for PID"):
+                second.start_copy(
+                    f"START_REPLICATION SLOT {names.slot} LOGICAL 0/0 "
+                    f"(proto_version '1', publication_names '{names.publication}')"
+                )
+            slots.drop_upstream(uri, names)
+        assert published(connection) == {}
+        assert slots.slot_status(connection, names.slot) is None
+        slots.drop_upstream(uri, names)
+
+
+def test_a_publication_of_the_user_is_used_but_never_changed(uri: str) -> None:
+    names = names_for("c", "f", publication="mine")
+    with connect(uri) as connection:
+        connection.query("CREATE TABLE a (i int PRIMARY KEY); CREATE TABLE b (i int PRIMARY KEY)")
+        connection.query("CREATE PUBLICATION mine FOR TABLE a")
+        a, b = (table(connection, name) for name in "ab")
+        assert slots.ensure_publications(connection, names, [a]) == ("mine",)
+        with pytest.raises(SourceConfigError, match=r"publication mine lacks public\.b; run: ALTER PUBLICATION"):
+            slots.ensure_publications(connection, names, [a, b])
+        slots.drop_upstream(uri, names)
+        assert published(connection) == {"mine": ["a"]}
+
+
+def test_a_table_of_somebody_else_cannot_be_published(postgres: EmbeddedPostgres, uri: str) -> None:
+    with connect(uri) as connection:
+        connection.query("CREATE TABLE a (i int PRIMARY KEY)")
+        connection.query("DROP ROLE IF EXISTS publisher; CREATE ROLE publisher LOGIN REPLICATION PASSWORD 'pw'")
+        records = [table(connection, "a")]
+    name = uri.rsplit("/", 1)[-1]
+    with (
+        connect(f"postgresql://publisher:pw@127.0.0.1:{postgres.port}/{name}") as connection,
+        pytest.raises(SourceError, match=r"publisher lacks a privilege .*; have it granted"),
+    ):
+        slots.ensure_publications(connection, names_for("c", "f"), records)
