@@ -21,6 +21,7 @@ _BY_TEXT: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("requested lease not found", LeaseExpiredError, "the lease is over; start a new session"),
     ("too many operations in txn", TxnTooLargeError, "too many operations in one transaction; do fewer at once"),
     ("request is too large", TxnTooLargeError, "the request is over etcd's size limit; do less at once"),
+    ("database space exceeded", EtcdError, "etcd's database is full; compact and defragment it, or raise its quota"),
     ("authentication failed", EtcdAuthError, "etcd refuses user or password; correct them"),
     ("user name is empty", EtcdAuthError, "etcd asks for a user; give user and password"),
     ("user name not found", EtcdAuthError, "etcd does not know this user; correct it"),
@@ -41,7 +42,7 @@ def translate(error: grpc.aio.AioRpcError, *, endpoint: str) -> EtcdError:
     known = from_text(details, endpoint=endpoint)
     if known is not None:
         return known
-    if error.code() in _UNREACHABLE and "database space exceeded" not in details:
+    if error.code() in _UNREACHABLE:
         return unreachable(endpoint, details)
     return EtcdError(f"etcd at {endpoint} refused: {_one_line(details)}")
 
