@@ -44,6 +44,8 @@ class Changefeed:
         self.id = id
         self.run: Run | None = None
         self.hold: Hold | None = None
+        #: newer than what is stored, which is written less often
+        self.latest: ChangefeedStatus | None = None
         self.removal = Removal(settings)
         self.machine = FeedStateMachine(settings.backoff, uniform, wall_offset_s=settings.wall_offset_s)
         self._site = site
@@ -136,12 +138,20 @@ class Changefeed:
         effects: list[Effect] = [*run.tick(facts, messages, limits, world, now)]
         self._errors += run.errors()
         status, after = self._judge(run, facts, limits, now)
-        is_due = after != info or bool(clearing) or feed.status is None or now >= self._status_at
-        if is_due:
-            commits = self._commit(feed, after, status, clearing)
-            self._status_at = now + self._settings.status_interval_s if commits else self._status_at
-            effects += commits
-        return [*effects, WakeAt(self._next_at(run, status != feed.status, now))]
+        self.latest = status
+        due_at = self._status_due_at(feed.status, status)
+        if after != info or clearing or now >= due_at:
+            self._status_at, due_at = now, float("inf")
+            effects += self._commit(feed, after, status, clearing)
+        return [*effects, WakeAt(self._next_at(run, due_at, now))]
+
+    def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
+        """When to write ``status``: never if it is stored, soon if it is further, later if only time went on."""
+        if stored == status:
+            return float("inf")
+        if stored is not None and stored.with_(checkpoint_time=status.checkpoint_time) == status:
+            return self._status_at + self._settings.status_time_interval_s
+        return self._status_at + self._settings.status_interval_s
 
     def _judge(self, run: Run, facts: Facts, limits: Limits, now: float) -> tuple[ChangefeedStatus, ChangefeedInfo]:
         """What this round's progress means for status and state."""
@@ -164,10 +174,8 @@ class Changefeed:
             self.run = Run(identity, facts, settings, epoch_floor=self._epoch_floor, now=now)
         return self.run
 
-    def _next_at(self, run: Run, is_status_waiting: bool, now: float) -> float:
-        times = [run.next_at()]
-        if is_status_waiting:
-            times.append(self._status_at)
+    def _next_at(self, run: Run, status_due_at: float, now: float) -> float:
+        times = [run.next_at(), status_due_at]
         if self.hold is not None:
             times.append(self.hold.until)
         return now if self._errors else min(times)
@@ -180,7 +188,7 @@ class Changefeed:
         """Forget the run; only the largest worker epoch is kept, since epochs must grow."""
         if self.run is not None:
             self._epoch_floor = max(self._epoch_floor, self.run.workers.epoch_floor)
-        self.run = self.hold = None
+        self.run = self.hold = self.latest = None
 
     def _commit(
         self,

@@ -1,14 +1,14 @@
-"""How long a number has stood still: so that what does not move can be named."""
+"""How long a value has stood still: so that what does not move can be named."""
 
 
 class Pulse:
-    """Beats when the number changes."""
+    """Beats when the value changes."""
 
     def __init__(self) -> None:
-        self._value: int | None = None
+        self._value: object = None
         self._since = 0.0
 
-    def note(self, value: int, now: float) -> None:
+    def note(self, value: object, now: float) -> None:
         if value != self._value:
             self._value, self._since = value, now
 

@@ -91,7 +91,7 @@ class Run:
         starts = facts.starts
         if starts is None:
             return None
-        self.head_pulse.note(facts.head.resolved_ts if facts.head else 0, now)
+        self.head_pulse.note(facts.head and (facts.head.resolved_ts, facts.head.resolved_time), now)
         positions = [
             SpanPosition(span, known.checkpoint.checkpoint_ts, known.checkpoint_time)
             for span, known in self.coordinator.sets.items()

@@ -33,13 +33,18 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
-    """``wall_offset_s``: Unix time minus the clock that ticks are given."""
+    """``wall_offset_s``: Unix time minus the clock that ticks are given.
+
+    ``status_interval_s``: how often a changefeed's status is written at most.
+    """
 
     version: str = "0.1.0"
     backoff: BackoffSettings = field(default_factory=BackoffSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     status_interval_s: float = 0.2
+    #: the same positions at a later time are worth a write now and then only
+    status_time_interval_s: float = 5.0
     remove_retry_s: float = 2.0
     remove_patience_s: float = 15.0
     wall_offset_s: float = 0.0

@@ -3,7 +3,7 @@
 Times are Unix seconds and lags are seconds; ``wall`` is Unix time as the asking tick knows it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from owner.barrier import Limits
 from owner.changefeed import Changefeed
@@ -86,6 +86,7 @@ def view(
 ) -> ChangefeedView:
     """``changefeed`` over the records of ``feed``."""
     facts = Facts.of(feed, info)
+    facts = replace(facts, status=changefeed.latest or facts.status)
     limits = changefeed.limits(feed, info, now)
     unit, worker, rows_done, rows_total = _work(changefeed.run, facts)
     lag = _lag(facts, limits, wall)

@@ -50,6 +50,9 @@ class CaptureManager:
         statuses = [capture.status for capture in self.captures.values()]
         return bool(statuses) and CaptureStatus.UNINITIALIZED not in statuses
 
+    def statuses(self) -> dict[CaptureId, CaptureStatus]:
+        return {known.id: known.status for known in self.captures.values()}
+
     def serving(self) -> list[CaptureId]:
         """Captures that may be given work, in id order."""
         return sorted(known.id for known in self.captures.values() if known.status is CaptureStatus.INITIALIZED)

@@ -8,7 +8,7 @@ changefeed epoch, a capture that is gone, an earlier run of a processor) is refu
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from owner.scheduler.captures import CaptureManager, CaptureStatus
+from owner.scheduler.captures import CaptureManager
 from owner.scheduler.inflight import Inflight, spans_on
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
 from owner.scheduler.replication import Order, ReplicationSet
@@ -72,6 +72,8 @@ class Coordinator:
         self._wants_rebalance = False
         self._balance_at = 0.0
         self._serving: list[CaptureId] = []
+        self._is_unsettled = True
+        self._seen: object = None
         self._reports: list[WorkerReport] = []
         self._rows_flushed: dict[tuple[CaptureId, str], int] = {}
 
@@ -94,7 +96,7 @@ class Coordinator:
             if not self._refuses(message):
                 orders += self._handle(message)
         self._start_from_first_answers()
-        if self.captures.is_initialized and tables is not None:
+        if self.captures.is_initialized and tables is not None and self._has_news(now):
             orders += self._schedule(now)
         return self._dispatches(orders) + self._heartbeats(barrier, now)
 
@@ -158,11 +160,12 @@ class Coordinator:
         replication = self.sets.get(status.span)
         if replication is None:
             return [Order(capture, RemoveSpan(status.span))] if status.state in _STRAY else []
+        # a leaving capture takes no new spans: repeating the order would be repeating it for ever
         is_refusal = status.state is SpanState.ABSENT and self.captures.is_stopping(capture)
-        if is_refusal:  # it takes no new spans: asking again would be asking for ever
-            orders = replication.handle_capture_gone(capture)
-        else:
-            orders = replication.handle_status(capture, status)
+        handle = replication.handle_status
+        before = replication.state
+        orders = replication.handle_capture_gone(capture) if is_refusal else handle(capture, status)
+        self._is_unsettled = self._is_unsettled or replication.state is not before
         if replication.is_removed:
             del self.sets[status.span]
         return orders
@@ -173,6 +176,7 @@ class Coordinator:
         for capture in self.captures.take_lost():
             affected = spans_on(capture, self.sets)
             self.inflight.drop(affected)
+            self._is_unsettled = True
             for span in affected:
                 orders += self.sets[span].handle_capture_gone(capture)
                 if self.sets[span].is_removed:
@@ -190,15 +194,26 @@ class Coordinator:
         for span, reported in sorted(by_span.items()):
             self.sets[span] = ReplicationSet.rebuild(span, self._start_of(span), reported)
 
+    def _has_news(self, now: float) -> bool:
+        """Something that a policy looks at has changed; with many spans, most rounds bring only checkpoints."""
+        seen = (frozenset(self._tables or ()), frozenset(self.captures.statuses().items()))
+        has_wishes = bool(self._wishes or self._wants_rebalance or self.drain_target)
+        has_news = self._is_unsettled or has_wishes or seen != self._seen or now >= self._balance_at
+        self._seen = seen
+        return has_news
+
     def _schedule(self, now: float) -> list[Order]:
         self.inflight.clear_finished(self.sets)
         wanted = self._wanted_spans()
-        for span in [span for span in self.sets if span not in wanted and not self.sets[span].captures]:
-            del self.sets[span]
+        for span in self.sets.keys() - set(wanted):
+            if not self.sets[span].captures:
+                del self.sets[span]
         view = self._view(wanted)
+        self._is_unsettled = not view.is_settled or bool(self.inflight.running)
         orders: list[Order] = []
         for task in self._next_tasks(view, now):
             orders += self.inflight.start(task, self.sets, self._start_of)
+        self._is_unsettled = self._is_unsettled or bool(orders)
         return orders
 
     def _next_tasks(self, view: View, now: float) -> Sequence[Task | Burst]:
@@ -243,7 +258,7 @@ class Coordinator:
         return [span for table in sorted(self._tables or ()) for span in spans_of(table, known.get(table, ()))]
 
     def _view(self, wanted: list[TableSpan]) -> View:
-        statuses: dict[CaptureId, CaptureStatus] = {id: known.status for id, known in self.captures.captures.items()}
+        statuses = self.captures.statuses()
         limits = (self._settings.max_task_concurrency, self._settings.add_table_batch_size)
         return View(tuple(wanted), self.sets, statuses, self.identity.capture, *limits)
 
