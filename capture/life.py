@@ -17,7 +17,7 @@ from capture.messaging import Messenger
 from capture.seat import Seat
 from capture.version import installed_version
 from reactor import keys
-from reactor.client import EtcdClient
+from reactor.client import Compare, EtcdClient, Target
 from reactor.errors import EtcdError, SessionDoneError
 from reactor.ids import CaptureId
 from reactor.records import CaptureInfo
@@ -89,6 +89,10 @@ async def _parts(
     state = ClusterState(cluster, removal_grace_s=0.0)
     messenger = Messenger(capture_id, listen=capture.settings.listen_peer_addr)
     async with messenger, anyio.create_task_group() as tasks:
+        info = _info(capture, capture_id, messenger.address)
+        key = str(keys.CaptureKey(cluster, capture_id))
+        registered = await client.put(key, info.encode(), lease=session.lease)
+        _log.info("registered", capture=capture_id, address=info.address, peer_address=info.peer_address)
         processors = Processors(capture_id, cluster=cluster)
         works = capture.works.for_life(client, capture_id, state)
         host = ProcessorHost(
@@ -100,6 +104,7 @@ async def _parts(
             state=state,
             session=session,
             perform=host.perform,
+            fences=[Compare(key, Target.CREATE_REVISION, registered)],
             interval_s=settings.tick_interval_s,
             idle_interval_s=settings.idle_interval_s,
         )
@@ -114,10 +119,6 @@ async def _parts(
         )
         messenger.register(AGENT_TOPIC, host.on_message)
         messenger.register(OWNER_TOPIC, seat.on_message)
-        info = _info(capture, capture_id, messenger.address)
-        key = str(keys.CaptureKey(cluster, capture_id))
-        await client.put(key, info.encode(), lease=session.lease)
-        _log.info("registered", capture=capture_id, address=info.address, peer_address=info.peer_address)
         tasks.start_soon(worker.run, name="processors' worker")
         tasks.start_soon(seat.run, name="owner's seat")
         try:
