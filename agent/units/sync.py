@@ -179,7 +179,8 @@ class SyncUnit:
             group.start_soon(self._append_all, receive, intake, pool, connection, failures)
             # what is cut when reading ends still goes into the log: the error comes after it
             try:
-                await anyio.to_thread.run_sync(intake.run)
+                # a limiter of its own: it holds its thread for as long as the session lasts
+                await anyio.to_thread.run_sync(intake.run, limiter=anyio.CapacityLimiter(1))
             except (WeirError, TextFormNeeded) as error:
                 failures.append(error)
             except anyio.BrokenResourceError:

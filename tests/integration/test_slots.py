@@ -39,7 +39,8 @@ def test_names_come_from_the_ids(cluster: str, feed: str, slot: str) -> None:
     names = names_for(cluster, feed)
     assert names.slot.startswith(slot)
     assert names.publication == names.slot
-    assert names.is_ours
+    assert names.owns_slot
+    assert names.owns_publication
 
 
 def test_ids_that_differ_in_capitals_have_different_slots() -> None:
@@ -47,7 +48,10 @@ def test_ids_that_differ_in_capitals_have_different_slots() -> None:
 
 
 def test_given_names_are_used_and_checked() -> None:
-    assert names_for("c", "f", slot="mine", publication="theirs") == Names("mine", "theirs", is_ours=False)
+    assert names_for("c", "f", slot="mine", publication="theirs") == Names(
+        "mine", "theirs", owns_slot=False, owns_publication=False
+    )
+    assert names_for("c", "f", slot="mine") == Names("mine", "weir_c_f", owns_slot=False)
     with pytest.raises(SourceConfigError, match="slot name 'No-Good' is not valid"):
         names_for("c", "f", slot="No-Good")
     with pytest.raises(SourceConfigError, match="too long; choose a shorter changefeed id"):

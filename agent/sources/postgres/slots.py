@@ -30,11 +30,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """``is_ours``: made and dropped by Weir; otherwise they are only used."""
+    """What Weir owns it makes and drops; what a user named is only used."""
 
     slot: str
     publication: str
-    is_ours: bool = True
+    owns_slot: bool = True
+    owns_publication: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def names_for(cluster: str, changefeed: str, *, slot: str = "", publication: str
         raise SourceConfigError(
             f"slot name {default!r} is too long; choose a shorter changefeed id, or set slot in its config"
         )
-    return Names(slot or default, publication or default, is_ours=not (slot or publication))
+    return Names(slot or default, publication or default, owns_slot=not slot, owns_publication=not publication)
 
 
 def _slot_name(text: str) -> str:
@@ -74,7 +75,7 @@ def ensure_publications(connection: Connection, names: Names, tables: Sequence[T
 
     :raises SourceError: the server refuses, or a publication that the user named lacks a table.
     """
-    if not names.is_ours:
+    if not names.owns_publication:
         _check_foreign_publication(connection, names.publication, tables)
         return (names.publication,)
     without_identity = _without_identity(connection, tables)
@@ -93,7 +94,7 @@ def ensure_publications(connection: Connection, names: Names, tables: Sequence[T
 
 def publications(connection: Connection, names: Names) -> tuple[str, ...]:
     """Those of our publications that exist. :raises SourceConfigError: none does."""
-    wanted = ", ".join(literal(name) for name in _both(names))
+    wanted = ", ".join(literal(name) for name in _publications(names))
     rows = connection.query(f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({wanted}) ORDER BY 1")
     if not rows:
         raise SourceConfigError(
@@ -108,7 +109,7 @@ def check_members(connection: Connection, names: Names, table_ids: Iterable[int]
     :raises SourceConfigError: changes of a table are no longer sent.
     """
     ids = ", ".join(str(table) for table in sorted(table_ids)) or "0"
-    ours = ", ".join(literal(name) for name in _both(names))
+    ours = ", ".join(literal(name) for name in _publications(names))
     rows = connection.query(
         "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c "
         "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
@@ -193,11 +194,10 @@ def drop_upstream(source: str, names: Names) -> None:
 
     :raises SourceError: the server refuses or cannot be reached; call again.
     """
-    if not names.is_ours:
-        return
     with connect(source) as connection:
-        drop_slot(connection, names.slot)
-        for name in _both(names):
+        if names.owns_slot:
+            drop_slot(connection, names.slot)
+        for name in _publications(names) if names.owns_publication else ():
             connection.query(f"DROP PUBLICATION IF EXISTS {identifier(name)}")
 
 
@@ -219,7 +219,10 @@ def drop_slot(connection: Connection, slot: str) -> None:
         raise SourceError(f"replication slot {slot} could not be dropped: {error}") from error
 
 
-def _both(names: Names) -> tuple[str, str]:
+def _publications(names: Names) -> tuple[str, ...]:
+    """All that may be there."""
+    if not names.owns_publication:
+        return (names.publication,)
     return names.publication, names.publication + _APPEND_SUFFIX
 
 
