@@ -20,6 +20,7 @@ from agent.ports import Executor, Sink, StagedFile
 from agent.schema import TableSchema
 from agent.sources.postgres import snapshot
 from agent.sources.postgres.chunks import Chunk
+from agent.sources.postgres.connection import Connection
 from agent.sources.postgres.export import ExportedSnapshot
 from agent.sources.postgres.uri import Target, parse_uri
 from agent.units.dump_plan import DumpOrder
@@ -60,11 +61,19 @@ class _Attempt:
 
 
 class ChunkRun:
-    """One run over a plan. Blocking; used once."""
+    """One run over a plan. Blocking; used once. ``guard`` is the session that holds the tables' locks."""
 
     def __init__(
-        self, order: DumpOrder, plan: Plan, export: ExportedSnapshot, manifest: Manifest, executor: Executor
+        self,
+        order: DumpOrder,
+        plan: Plan,
+        export: ExportedSnapshot,
+        manifest: Manifest,
+        executor: Executor,
+        *,
+        guard: Connection,
     ) -> None:
+        self._guard = guard
         self._order = order
         self._target = parse_uri(order.source)
         self._plan = plan
@@ -80,7 +89,7 @@ class ChunkRun:
     def run(self, done: DoneChunks, *, stopped: Event, on_done: Callable[[], None]) -> None:
         """Read the chunks that ``done`` lacks, adding them to it; ``on_done`` after each.
 
-        :raises WeirError: a chunk failed for good, or the snapshot is lost.
+        :raises WeirError: a chunk failed for good, or the snapshot or the guard is lost.
         """
         waiting = deque(
             _Attempt(table, number)
@@ -88,14 +97,16 @@ class ChunkRun:
             for number in range(table.chunks.count)
             if (table.record.table_id, number) not in done
         )
-        with ThreadPoolExecutor(self._order.parallel, thread_name_prefix="weir-dump") as threads:
-            while self._start(threads, waiting, is_stopped=stopped.is_set()):
-                finished, _ = wait(self._running, timeout=_RECORD_PERIOD_S, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    self._take(future, waiting, done)
-                    on_done()
-                self._record(is_last=False)
-        self._record(is_last=True)
+        try:
+            with ThreadPoolExecutor(self._order.parallel, thread_name_prefix="weir-dump") as threads:
+                while self._start(threads, waiting, is_stopped=stopped.is_set()):
+                    finished, _ = wait(self._running, timeout=_RECORD_PERIOD_S, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        self._take(future, waiting, done)
+                        on_done()
+                    self._record(is_last=False)
+        finally:
+            self._record(is_last=True)
         if self._failure is not None:
             raise self._failure
 
@@ -151,8 +162,10 @@ class ChunkRun:
         return DoneChunk(table.record.table_id, table.generation, number, files)
 
     def _record(self, *, is_last: bool) -> None:
+        """Write finished chunks down, if the tables were locked for as long as they were read: see ``dump_plan``."""
         now = time.monotonic()
         if self._unrecorded and (is_last or now - self._recorded_at >= _RECORD_PERIOD_S):
+            self._guard.query("SELECT 1")
             self._manifest.write_done(self._order.epoch, self._records, self._unrecorded)
             self._records += 1
             self._unrecorded, self._recorded_at = [], now

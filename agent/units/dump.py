@@ -113,7 +113,7 @@ class DumpUnit:
             self._manifest.write_plan(plan)
             done = self._manifest.read_done(plan)
             self._on_progress(self._progress(plan, done))
-            run = ChunkRun(order, plan, export, self._manifest, self._executor)
+            run = ChunkRun(order, plan, export, self._manifest, self._executor, guard=guard)
             run.run(done, stopped=self._stopped, on_done=lambda: self._on_progress(self._progress(plan, done)))
         return self._progress(plan, done)
 

@@ -340,6 +340,22 @@ def test_tables_cannot_be_rewritten_while_they_are_read(source: Source, manifest
     assert source.unit(manifest, tables, executor=InlineExecutor(truncate)).run_blocking().rows_done == 4500
 
 
+def test_chunks_read_after_the_locks_were_lost_do_not_count(source: Source, manifest: Manifest) -> None:
+    def unlock(description: str) -> None:
+        if description == "dump public.keyed 3/5":
+            source.run(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE relation = 'keyed'::regclass",
+                "SET lock_timeout = '20s'",
+                "TRUNCATE keyed",
+            )
+
+    tables = [source.record("keyed", ["id"])]
+    with pytest.raises(SourceUnreachableError):
+        source.unit(manifest, tables, executor=InlineExecutor(unlock)).run_blocking()
+    source.unit(manifest, tables, epoch=2).run_blocking()
+    assert source.replayed(manifest, "keyed", ["id"]) == {}
+
+
 def test_a_slot_that_no_plan_knows_is_made_anew(source: Source, manifest: Manifest) -> None:
     pgoutput.create_slot(source.dsn, f"slot_{source.name}")
     source.run("INSERT INTO keyed VALUES (9000, 'before the dump', 0)")

@@ -4,6 +4,9 @@ Every kernel is compiled for exactly one signature and kept in numba's cache, so
 say) loads machine code and compiles nothing. Offsets are unsigned inside the reads: numba then leaves out its
 negative-index handling and LLVM turns four byte loads into one swapped word.
 
+The cache notices when the file of a kernel changes, not when a file does that the kernel took code or constants from:
+who changes this one removes ``__pycache__``.
+
 A *position* is the offset of a value's first byte; the four bytes before it are its length. ``NULL`` and
 ``UNCHANGED`` stand for values that are not there.
 """
