@@ -53,6 +53,8 @@ ABSENT = -2
 
 _FRAME = 5
 _XLOG_HEADER = 25
+#: a message shorter than its fixed part is not looked into
+_ROW_BYTES, _BEGIN_BYTES, _COMMIT_BYTES = 5, 21, 26
 
 
 @kernel(types.int64(_INTS, _INTS, types.int64))
@@ -146,11 +148,18 @@ def split(data: Bytes, filled: int, state: Ints, keys: Ints, slots: Ints, rows: 
             body += _XLOG_HEADER
             kind = data[body]
             outcome = 0
+            size = end - body
             if kind == 73 or kind == 85 or kind == 68:  # I, U, D
+                if size < _ROW_BYTES:
+                    return MALFORMED
                 outcome = _row(data, body, end, state, keys, slots, rows)
             elif kind == 66:  # B
+                if size < _BEGIN_BYTES:
+                    return MALFORMED
                 outcome = _begin(data, body, state)
             elif kind == 67:  # C
+                if size < _COMMIT_BYTES:
+                    return MALFORMED
                 _commit(data, body, state)
             elif kind == 82 or kind == 84:  # R, T
                 state[RARE_POS], state[RARE_END], state[RARE_KIND] = body, end, kind

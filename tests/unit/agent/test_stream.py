@@ -167,6 +167,9 @@ def test_reports_say_the_end_of_what_is_durable(wire: Wire, pool: ArenaPool) -> 
     [
         ([begin(9), row(5, b"a")], SourceUnreachableError, "has not described"),
         ([b"d\0\0\0\1"], SourceUnreachableError, "no replication message"),
+        ([message(b"B1234")], SourceUnreachableError, "no replication message"),
+        ([message(b"C1234")], SourceUnreachableError, "no replication message"),
+        ([begin(9), message(b"I12")], SourceUnreachableError, "no replication message"),
         ([keepalive(100), begin(50)], SourceUnreachableError, "behind its own position"),
         ([b"c\0\0\0\4"], SourceUnreachableError, "ended the replication stream"),
         (
