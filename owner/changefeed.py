@@ -18,6 +18,7 @@ from owner.removal import Removal
 from owner.run import Facts, Run, World
 from owner.scheduler.coordinator import Identity
 from owner.settings import OwnerSettings
+from owner.workers import first_epoch
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.errors import ConflictError, WeirError
@@ -171,7 +172,8 @@ class Changefeed:
             self._release()
             site, settings = self._site, self._settings
             identity = Identity(site.capture, self.id, settings.version, site.owner_revision, facts.info.epoch)
-            self.run = Run(identity, facts, settings, epoch_floor=self._epoch_floor, now=now)
+            epoch_floor = max(self._epoch_floor, first_epoch(site.owner_revision))
+            self.run = Run(identity, facts, settings, epoch_floor=epoch_floor, now=now)
         return self.run
 
     def _next_at(self, run: Run, status_due_at: float, now: float) -> float:

@@ -232,7 +232,8 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
     if status.checkpoint_ts >= limits.lowest_ts:
         return limits.reason
     if run.head_pulse.still_s(now) > STILL_S:
-        return f"sync: nothing heard from the source for {run.head_pulse.still_s(now):.0f} s"
+        why = f" ({facts.info.warning.message})" if facts.info.warning else ""
+        return f"sync: nothing heard from the source for {run.head_pulse.still_s(now):.0f} s{why}"
     if status.checkpoint_ts < head.resolved_ts and run.checkpoint_pulse.still_s(now) > STILL_S:
         return _slowest(run, now)
     return ""

@@ -11,9 +11,9 @@ the newest.
 
 **Two workers must never be effective at once**, and this manager alone cannot hold that: a capture that is cut off
 may go on for a while. What holds it is the epoch in each order: a unit writes ``UnitRecord`` and moves ``LogHead``
-only in transactions that compare them, and refuses when they carry a newer epoch, or its own epoch under another
-worker's name. Here epochs only have to grow, over owners too: they continue from the records and from what captures
-report.
+only in transactions that compare them, and refuses when the record carries a newer epoch. Here epochs only have to
+grow and never to be given twice, over owners too: each owner counts from its own revision (``first_epoch``), as the
+last order of the one before may have reached a capture that nobody can hear now.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,6 +26,14 @@ from owner.units import current_unit
 from reactor.ids import CaptureId
 from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
 from reactor.records import Mode, RunningError, Unit, UnitRecord
+
+#: More orders than one owner gives for one changefeed, at one in six seconds.
+_EPOCHS_PER_OWNER = 100_000
+
+
+def first_epoch(owner_revision: int) -> int:
+    """Where the epochs of this owner's orders begin: behind those of every owner before."""
+    return owner_revision * _EPOCHS_PER_OWNER
 
 
 class Stage(StrEnum):
@@ -74,7 +82,7 @@ class WorkerOrder:
 
 
 class WorkerManager:
-    """``epoch_floor``: the largest epoch known from an earlier run of this changefeed under this owner."""
+    """``epoch_floor``: orders have larger epochs; ``first_epoch``, or what an earlier run under this owner came to."""
 
     def __init__(self, mode: Mode, settings: WorkerSettings, *, epoch_floor: int = 0) -> None:
         self.workers: dict[str, Worker] = {}

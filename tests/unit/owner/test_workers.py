@@ -4,7 +4,7 @@ import pytest
 
 from owner.settings import WorkerSettings
 from owner.units import SEQUENCES, current_unit, ordinal, tables_of
-from owner.workers import Placement, Stage, WorkerManager, WorkerOrder
+from owner.workers import Placement, Stage, WorkerManager, WorkerOrder, first_epoch
 from reactor.ids import CaptureId
 from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
 from reactor.records import Mode, TableRecord, Unit, UnitRecord, UnitStage
@@ -150,6 +150,15 @@ def test_epochs_grow_over_owners() -> None:
     known = manager(epoch_floor=4)
     known.handle_report(B, said(Unit.SYNC, 9, WorkerStage.STOPPED), 0.0)
     assert tick(known, record(Unit.SYNC, epoch=6), place(A), 0.0) == start(A, Unit.SYNC, 10)
+
+
+def test_no_two_owners_give_one_epoch() -> None:
+    """The last order of the owner before may be known only to a capture that is cut off."""
+    cut_off = manager(epoch_floor=first_epoch(7))
+    heir = manager(epoch_floor=first_epoch(8))
+    (order,) = tick(cut_off, record(Unit.SYNC, epoch=3), place(A), 0.0)
+    (later,) = tick(heir, record(Unit.SYNC, epoch=3), place(B), 0.0)
+    assert order.body.epoch < later.body.epoch
 
 
 def test_a_new_owner_adopts_the_newest_worker_and_stops_the_others() -> None:
