@@ -9,7 +9,6 @@ of the years 1 to 9999, which sort where the originals do and which every reader
 
 from typing import Any, Final
 
-import numpy as np
 from numba import types
 
 from agent.sources.postgres.wire import DATA, POSITIONS, kernel, read_i16, read_i32, read_i64, value_length
@@ -138,8 +137,3 @@ def decode_timestamp(data: Any, positions: Any, values: Any) -> int:
             else:
                 values[row] = micros + EPOCH_US
     return -1
-
-
-def empty_values(rows: int, dtype: Any) -> Any:
-    """A value buffer; zeros, so that NULL rows never carry bytes of other rows into a file."""
-    return np.zeros(rows, dtype)
