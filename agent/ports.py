@@ -174,5 +174,8 @@ class Sink(Protocol):
         ...
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
-        """Called on the capture with all parts of the spans of one flush: make uncommitted files visible."""
+        """Called on the capture with all parts of the spans of one flush: make uncommitted files visible.
+
+        A result without error that is still not ``committed`` had nothing to write: the record stays at ``from_ts``.
+        """
         ...

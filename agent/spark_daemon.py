@@ -3,9 +3,9 @@
 Spark drops workers that were idle for a minute, so on a quiet changefeed nearly every flush would pay for importing
 numba, pyarrow and deltalake again (0.6 s here). What is imported before the fork is shared by all workers.
 
-Forking is only safe while no thread holds a lock. The only threads these imports start are jemalloc's background
-threads, and jemalloc stops and restarts them around a fork; delta-rs and pyarrow make their thread pools on first
-use, hence nothing is *called* here.
+Forking is only safe while no thread holds a lock. The only threads these imports start are jemalloc's and OpenBLAS's,
+and both stop and restart them around a fork; delta-rs and pyarrow make their thread pools on first use, hence nothing
+is *called* here.
 
 Spark's daemon also collects garbage after every task, which with all these modules loaded takes 40 ms, a third of an
 empty job. ``gc.freeze`` takes what is loaded out of those rounds, and keeps the forked pages shared.

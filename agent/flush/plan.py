@@ -23,12 +23,20 @@ from reactor.records import SinkMode
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Sizes of segments on storage, whole, though a task reads one table of them only. A heavier task has a heavier
-    executor: what is merged is in memory at once, decoded, a few times its size in the log."""
+    """Sizes of whole segments on storage, which are compressed, by a factor of two or of ten.
 
-    merge_bytes: int = 64 << 20
-    part_bytes: int = 32 << 20
-    parts_max: int = 32
+    What is merged is in memory at once, decoded. What is appended is not; there the number of parts counts: enough for
+    the executors' cores (``parts_aimed``), and not so light that each leaves a tiny file.
+    """
+
+    merge_bytes: int = 16 << 20
+    part_bytes_min: int = 2 << 20
+    part_bytes_max: int = 16 << 20
+    parts_aimed: int = 8
+    parts_max: int = 64
+
+    def part_bytes(self, total_bytes: int) -> int:
+        return min(max(total_bytes // self.parts_aimed, self.part_bytes_min), self.part_bytes_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,7 @@ def _is_appended(position: SpanPosition, order: Order) -> bool:
 
 
 def _weight_max(position: SpanPosition, order: Order, weights: Weights) -> int:
-    return weights.part_bytes * weights.parts_max if _is_appended(position, order) else weights.merge_bytes
+    return weights.part_bytes_max * weights.parts_max if _is_appended(position, order) else weights.merge_bytes
 
 
 def _reachable(position: SpanPosition, ahead: Sequence[SegmentRef], target: Ts, weight_max: int) -> Ts:
@@ -107,7 +115,8 @@ def _tasks(
 ) -> list[FlushTask]:
     if not segments:
         return []
-    parts = list(_parts(segments, weights.part_bytes)) if _is_appended(position, order) else [tuple(segments)]
+    part_bytes = weights.part_bytes(sum(item.bytes for item in segments))
+    parts = list(_parts(segments, part_bytes)) if _is_appended(position, order) else [tuple(segments)]
     return [
         FlushTask(
             changefeed=order.changefeed,

@@ -32,6 +32,8 @@ def run_flush(task: FlushTask) -> FlushResult:
             error_code=error.code,
             retryable=error.retryable,
         )
+    finally:
+        pa.default_memory_pool().release_unused()  # workers live on, and a backlog's peak should not
 
 
 def read_changes(task: FlushTask) -> Iterator[Changes]:

@@ -12,6 +12,8 @@ where it was.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
 from uuid import uuid4
 
@@ -84,7 +86,7 @@ class DeltaSink:
         name = f"{_STAGED}{ts:x}-{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}.parquet"
         tables = (self._staged_rows(batch, ts) for batch in batches)
         first = next(tables, None)
-        file = None if first is None else delta_files.write_file(place, name, _chain(first, tables), first.schema)
+        file = None if first is None else delta_files.write_file(place, name, chain([first], tables), first.schema)
         if file is None:
             return []
         return [StagedFile(f"{place}/{name}", file.rows, file.bytes, file.to_json())]
@@ -150,27 +152,27 @@ class DeltaSink:
 
     def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
         """Write this task's rows as files for ``commit``; one for each schema that they came under."""
-        parts = list(changes)
-        rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)
-        is_truncate = False
+        seen = _Seen()
+        parts, files = seen.counted(changes), []
         if not self._is_changelog:
-            parts, is_truncate = after_truncate(parts)
-            _refuse_unless_inserts(parts, task)
-        files = [DataFile("", 0, 0, "", "", is_truncate=True)] if is_truncate else []
-        for group in _by_schema(parts):
+            rest, is_truncate = after_truncate(list(parts))
+            files += [DataFile("", 0, 0, "", "", is_truncate=True)] if is_truncate else []
+            _refuse_unless_inserts(rest)
+            parts = iter(rest)
+        for _, group in groupby(parts, lambda part: part.after.schema):
             tables = (self._rows(part, task) for part in group)
             first = next(tables)
             name = f"changes-{task.from_ts:x}-{task.to_ts:x}-{task.part}-{uuid4().hex[:8]}.parquet"
-            file = delta_files.write_file(place, name, _chain(first, tables), first.schema)
+            file = delta_files.write_file(place, name, chain([first], tables), first.schema)
             files += [] if file is None else [file]
         return FlushResult(
             task.span,
             task.from_ts,
             task.to_ts,
-            rows=rows,
+            rows=seen.rows,
             bytes=sum(file.bytes for file in files),
             files=tuple(file.to_json() for file in files),
-            commit_time=commit_time,
+            commit_time=seen.commit_time,
         )
 
     def _rows(self, part: Changes, task: FlushTask) -> pa.Table:
@@ -190,29 +192,28 @@ class DeltaSink:
         return done
 
 
-def _by_schema(parts: Sequence[Changes]) -> Iterator[list[Changes]]:
-    group: list[Changes] = []
-    for part in parts:
-        if group and not group[-1].after.schema.equals(part.after.schema):
-            yield group
-            group = []
-        group.append(part)
-    if group:
-        yield group
+@dataclass(slots=True)
+class _Seen:
+    """What has gone through ``counted``."""
+
+    rows: int = 0
+    commit_time: float = 0.0
+
+    def counted(self, changes: Iterator[Changes]) -> Iterator[Changes]:
+        for part in changes:
+            if len(part):
+                self.rows += len(part)
+                self.commit_time = max(self.commit_time, part.commit_time)
+                yield part
 
 
-def _refuse_unless_inserts(parts: Sequence[Changes], task: FlushTask) -> None:
+def _refuse_unless_inserts(parts: Sequence[Changes]) -> None:
     for part in parts:
         if not np.isin(part.op, (INSERT, TRUNCATE)).all():
             raise SinkConfigError(
                 f"{part.schema.qualified_name} has no key, and a row of it was updated or deleted; "
                 "give it a primary key, or replicate it in changelog mode"
             )
-
-
-def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    yield first
-    yield from rest
 
 
 def _seconds(text: str) -> int:

@@ -24,6 +24,7 @@ from agent.errors import SinkConfigError
 from agent.sinks.delta_table import TablePlace
 
 _ROW_GROUP_ROWS = 131_072
+_ROW_GROUP_BYTES = 32 << 20
 #: columns that get statistics, as Delta does by default; longer texts than this get none
 _STATS_COLUMNS_MAX = 32
 _STATS_TEXT_MAX = 64
@@ -82,14 +83,14 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Small pieces put together, so that a row group is worth having."""
     waiting: list[pa.Table] = []
-    rows = 0
+    rows = size = 0
     for table in tables:
         if table.num_rows:
             waiting.append(table)
-            rows += table.num_rows
-        if rows >= _ROW_GROUP_ROWS:
+            rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
             yield pa.concat_tables(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_tables(waiting)
 

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from agent.errors import SinkConfigError, SinkError, SinkFencedError
 from agent.ports import BEFORE_FULL, BEFORE_KEY, Changes, FlushResult, FlushTask, StagedFile
-from agent.sinks import delta_files, open_sink
+from agent.sinks import delta_files, delta_upkeep, open_sink
 from agent.sinks.delta import DeltaSink
 from agent.sinks.delta_upkeep import compact_small_files, remove_replaced_files
 from reactor.ids import TableSpan, Ts
@@ -420,3 +420,16 @@ def test_upkeep_keeps_rows_and_records(tmp_path: Path) -> None:
     assert not orphan.exists()
     assert len(rows(sink)) == 110
     assert sink.recorded_ts(KEYED, SPAN) == 211
+
+
+def test_upkeep_waits_for_its_turn_and_never_fails_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = loaded(tmp_path, rows=[(1, "a", "x")])
+    place = sink.place("public", "t")
+    assert delta_upkeep.begin_if_due(place, retention_s=3600) is None
+    monkeypatch.setattr(delta_upkeep, "_COMPACT_EVERY_S", -1.0)
+    monkeypatch.setattr(delta_upkeep, "_VACUUM_EVERY_S", -1.0)
+    for location in (place, sink.place("public", "missing")):
+        thread = delta_upkeep.begin_if_due(location, retention_s=3600)
+        assert thread is not None
+        thread.join()
+    assert rows(sink) == [(1, "a", "x")]

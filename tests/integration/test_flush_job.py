@@ -50,7 +50,7 @@ class Rig:
             sink=sink,
             reader=LogReader(self.log),
             executor=executor,
-            weights=Weights(part_bytes=1, parts_max=1 << 30),
+            weights=Weights(part_bytes_min=1, part_bytes_max=1, parts_max=1 << 30),
         )
         self.position = SpanPosition(TableSpan(TABLE.table_id), record, Ts(100), Ts(100))
         self.seq, self.resolved = 0, 100

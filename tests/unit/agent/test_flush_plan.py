@@ -15,7 +15,7 @@ from reactor.records import LogHead, SinkMode, TableRecord
 
 UPSERT = Order("feed", "delta+file:///lake", SinkMode.UPSERT, "/log")
 CHANGELOG = replace(UPSERT, sink_mode=SinkMode.CHANGELOG)
-SMALL = Weights(merge_bytes=25, part_bytes=20, parts_max=2)
+SMALL = Weights(merge_bytes=25, part_bytes_min=20, part_bytes_max=20, parts_max=2)
 
 
 def segment(
@@ -101,6 +101,14 @@ def test_a_backlog_is_appended_in_parts(order: Order, key: tuple[str, ...]) -> N
     assert [(task.part, task.parts, task.segments) for task in plan.tasks] == [(0, 2, TEN[:2]), (1, 2, TEN[2:4])]
     assert {(task.from_ts, task.to_ts) for task in plan.tasks} == {(0, 40)}
     assert plan.is_behind
+
+
+def test_parts_are_as_many_as_cores_can_use() -> None:
+    log = tuple(segment(at, 10 * at + 1, 10 * at + 9, size=1 << 20) for at in range(40))
+    assert len(plan_flush([position(0)], log, limits(399), order=CHANGELOG).tasks) == 8
+    assert len(plan_flush([position(0)], log[:3], limits(29), order=CHANGELOG).tasks) == 2
+    heavy = tuple(replace(item, bytes=16 << 20) for item in log)
+    assert len(plan_flush([position(0)], heavy, limits(399), order=CHANGELOG).tasks) == 40
 
 
 @given(
