@@ -14,7 +14,7 @@ from owner.backoff import Uniform
 from owner.barrier import Hold, Limits
 from owner.errors import JobRefusedError
 from owner.feed_state import FeedStateMachine, Trigger, is_running, step
-from owner.removal import Removal
+from owner.removal import Removal, sweep
 from owner.run import Facts, Run, World
 from owner.scheduler.coordinator import Identity
 from owner.settings import OwnerSettings
@@ -58,7 +58,10 @@ class Changefeed:
     def tick(self, feed: ChangefeedState, messages: Sequence[Message], world: World, now: float) -> list[Effect]:
         """One round."""
         info = feed.info
-        if info is None or feed.broken:
+        if info is None:
+            self._release()
+            return sweep(feed, self._site.cluster, self._site.namespace)
+        if feed.broken and info.state is not FeedState.REMOVED:
             self._release()
             return []
         if info.state is FeedState.REMOVED:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from owner import gc, jobs, views
 from owner.backoff import uniform_of
 from owner.changefeed import Changefeed, Site
-from owner.errors import JobRefusedError, OwnerError, UnknownChangefeedError
+from owner.errors import BrokenRecordError, JobRefusedError, OwnerError, UnknownChangefeedError
 from owner.run import World
 from owner.scheduler.coordinator import Coordinator
 from owner.settings import OwnerSettings
@@ -153,8 +153,11 @@ class Owner:
 
     def _find(self, job: jobs.FeedJob, state: ClusterState) -> tuple[Changefeed, ChangefeedState]:
         feed = state.changefeeds.get(job.changefeed)
-        if feed is None:
+        if feed is None or (feed.info is None and not feed.broken):
             raise UnknownChangefeedError(f"no changefeed {job.changefeed}; see changefeed list")
+        if feed.info is None:
+            why = "; ".join(feed.broken[key] for key in sorted(feed.broken))
+            raise BrokenRecordError(f"changefeed {job.changefeed} cannot be read: {why}; repair or delete its keys")
         return self.changefeeds[job.changefeed], feed
 
     def _carry_out(self, job: jobs.FeedJob, changefeed: Changefeed, feed: ChangefeedState, now: float) -> list[Effect]:

@@ -60,6 +60,19 @@ class Removal:
         return [*(Answer(job, text, "JobRefused") for job in jobs), Log("warning", "source not cleaned up")]
 
 
+def sweep(feed: ChangefeedState, cluster: str, namespace: str) -> list[Effect]:
+    """Delete what a late writer left of a changefeed that is gone: a later one of the same id must not find it.
+
+    Nothing is deleted while its info is there but cannot be read, or if it is created anew in the same moment.
+    """
+    info = keys.InfoKey(cluster, namespace, feed.id)
+    if feed.info is not None or str(info) in feed.broken:
+        return []
+    group = _delete_all(feed, cluster, namespace)
+    leftovers = [patch for patch in group.patches if patch.key != str(info)]
+    return [Commit(patches.group(leftovers, requires=[info]))]
+
+
 def _delete_all(feed: ChangefeedState, cluster: str, namespace: str) -> patches.PatchGroup:
     doomed: list[keys.Key] = [
         keys.InfoKey(cluster, namespace, feed.id),
@@ -69,4 +82,5 @@ def _delete_all(feed: ChangefeedState, cluster: str, namespace: str) -> patches.
         *(keys.LogKey(cluster, namespace, feed.id, source) for source in sorted(feed.heads)),
         *(keys.DdlKey(cluster, namespace, feed.id, ts) for ts in sorted(feed.ddl)),
     ]
-    return patches.group(patches.delete(key) for key in doomed)
+    unreadable = [keys.parse(key) for key in sorted(feed.broken)]
+    return patches.group(patches.delete(key) for key in dict.fromkeys([*doomed, *unreadable]))

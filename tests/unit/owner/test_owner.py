@@ -251,6 +251,25 @@ def test_removal_goes_on_under_a_new_owner() -> None:
     assert FEED not in cluster.state.changefeeds
 
 
+def test_what_a_late_writer_leaves_is_swept_away() -> None:
+    """Else a changefeed created later under the same id would take its record for its own."""
+    cluster = running("a")
+    late = cluster.state.changefeeds[FEED].units["main"]
+    cluster.ask(jobs.Remove("1", FEED))
+    cluster.ask(jobs.UpstreamDropped(FEED))
+    assert FEED not in cluster.state.changefeeds
+    cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), late)
+    cluster.step(2)
+    assert FEED not in cluster.state.changefeeds
+    cluster.put_raw(str(keys.InfoKey(CLUSTER, NAMESPACE, FEED)), b"{")
+    cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), late)
+    cluster.step(2)
+    assert cluster.state.changefeeds[FEED].units == {"main": late}, "it is there, and cannot be read"
+    cluster.ask(jobs.Query("2", FEED))
+    assert cluster.answers["2"].value == "BrokenRecord"
+    assert "cannot be read" in cluster.answers["2"].error
+
+
 def test_removal_that_cannot_clean_up_says_so_and_can_be_forced() -> None:
     cluster = running("a")
     cluster.ask(jobs.Remove("1", FEED))
