@@ -48,8 +48,8 @@ DEFAULTS: Mapping[str, str] = {
 }
 #: Executors on other machines need an address they can reach, and start their workers without our daemon.
 _LOCAL_ONLY = frozenset({"spark.driver.host", "spark.driver.bindAddress", "spark.python.daemon.module"})
-#: A socket's path must fit into 108 bytes, of which Spark's own file name takes 42.
-_SOCKET_DIR_LENGTH_MAX = 64
+#: What Spark allows for the directory of its sockets, since a socket's path must fit into 108 bytes.
+_SOCKET_DIR_LENGTH_MAX = 60
 _SHIPPED_PACKAGES = ("reactor", "agent")
 
 _LOG4J = """\

@@ -98,8 +98,9 @@ sys.stdin.read()
 """
 
 
-def test_jvm_and_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _CHILD, str(tmp_path)]
+@pytest.mark.parametrize("name", ["short", "a-directory-whose-name-alone-is-longer-than-a-socket-may-have"])
+def test_jvm_and_workers_die_with_a_killed_parent(tmp_path: Path, name: str) -> None:
+    command = [sys.executable, "-c", _CHILD, str(tmp_path / name)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert any(line == "ready\n" for line in child.stdout)  # log lines come before it
