@@ -39,7 +39,9 @@ def whole_again(bed: Bed) -> Iterator[None]:
     """Whatever a test has broken is mended, so that the next one starts from three captures."""
     yield
     for process in bed.processes:
-        if not process.is_running:
+        if process.is_running:
+            bed.proceed(process)
+        else:
             bed.start(process)
     bed.wait_for("three captures again", lambda: len(bed.captures()) == len(bed.processes))
 
