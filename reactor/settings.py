@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 #: A session may not be shorter: two lost keep-alives would end it.
 SESSION_TTL_S_MIN = 5
-#: A member that flaps is shown as present for at least this long (tiflow 1.2).
-CAPTURE_REMOVAL_GRACE_S_MIN = 5.0
+#: A member that flaps is shown as present for this long at most (tiflow 1.2).
+CAPTURE_REMOVAL_GRACE_S_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,5 +35,9 @@ class ReactorSettings(BaseModel):
 
     @property
     def capture_removal_grace_s(self) -> float:
-        """How long a capture that has gone is still shown, so that a short flap moves no table."""
-        return max(CAPTURE_REMOVAL_GRACE_S_MIN, self.session_ttl_s / 2)
+        """How long a capture that has gone is still shown, so that a short flap moves no table.
+
+        Shorter than TiCDC's ``max(5, ttl / 2)``: it comes on top of the lease that has already run out, and the two
+        together, with what placing tables takes, must stay within the session's time plus 5 s.
+        """
+        return min(CAPTURE_REMOVAL_GRACE_S_MAX, self.session_ttl_s / 5)

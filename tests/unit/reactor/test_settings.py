@@ -1,12 +1,12 @@
-"""The grace of a capture that has left follows the session's length, with a floor."""
+"""The grace of a capture that has left is a part of the session's length, and short."""
 
 import pytest
 
 from reactor.settings import ReactorSettings
 
 
-@pytest.mark.parametrize(("ttl_s", "grace_s"), [(5, 5.0), (10, 5.0), (30, 15.0)])
-def test_a_capture_that_left_is_shown_for_half_a_session_or_five_seconds(ttl_s: int, grace_s: float) -> None:
+@pytest.mark.parametrize(("ttl_s", "grace_s"), [(5, 1.0), (10, 2.0), (30, 2.0)])
+def test_a_capture_that_left_is_shown_for_a_fifth_of_a_session_or_two_seconds(ttl_s: int, grace_s: float) -> None:
     assert ReactorSettings(session_ttl_s=ttl_s).capture_removal_grace_s == grace_s
 
 
