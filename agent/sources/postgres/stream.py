@@ -4,8 +4,9 @@ Blocking, and driven by one thread: ``read`` until something is due, ``cut`` whe
 the arena is full), ``report`` how far the log is durable. Nothing here decides when a segment ends or what is durable:
 that is ``agent.units.sync``. Nothing here looks into rows either.
 
-Why pauses: PostgreSQL sends every change by itself. A reader that wakes for each spends its time in wake-ups, so
-after a block that did not fill it waits a few milliseconds for more; a full block is followed at once.
+Why pauses: PostgreSQL sends every change by itself. A reader that waits in the socket is woken for each, which costs
+the server as much as the reader; one that sleeps a little and then takes what has gathered lets the walsender run. On
+two cores with 170-byte rows, sending was 1.5 to 2 times as fast with 15 ms as with 3 ms, for a third of the CPU time.
 """
 
 import contextlib
@@ -25,10 +26,9 @@ from agent.sources.postgres.refusals import parse_error, refusal
 from agent.sources.postgres.sql import identifier, literal
 from reactor.ids import Ts
 
+#: a read this large left more behind: the next one need not wait
 _BLOCK_BYTES = 1 << 20
-#: a read this large came from a full socket: the next one need not wait
-_FULL_READ_BYTES = 256 << 10
-_PAUSE_S = 0.003
+_PAUSE_S = 0.015
 _STATUS = struct.Struct("!ciBqqqqB")
 _RELATION, _TRUNCATE, _ERROR = ord("R"), ord("T"), 256 + ord("E")
 
@@ -101,7 +101,7 @@ class ReplicationStream:
         count = self._receive(timeout_s=max(timeout_s, 0.001))
         if count == 0:
             return False
-        self._paused_until = 0.0 if count >= _FULL_READ_BYTES else time.monotonic() + self._pause_s
+        self._paused_until = 0.0 if count >= _BLOCK_BYTES else time.monotonic() + self._pause_s
         self.bytes_read += count
         self._split()
         self._make_room()
