@@ -74,6 +74,7 @@ class SparkExecutor:
         try:
             rows = session.range(0, count, 1, count).mapInArrow(tasks.run, _RESULT).collect()
         except Exception as error:
+            self._forget_if_dead(session)
             raise JobError(f"Spark job failed ({description}): {_first_line(error)}; it is tried again") from error
         return _results(rows, description)
 
@@ -83,6 +84,13 @@ class SparkExecutor:
             session, self._session = self._session, None
             if session is not None:
                 spark_session.close_session(session)
+
+    def _forget_if_dead(self, session: SparkSession) -> None:
+        """A JVM that was killed takes its session with it; the next job starts another."""
+        with self._lock:
+            if self._session is session and spark_session.forget_dead_session():
+                _log.warning("spark's JVM has died; the next job starts another", master=self._master)
+                self._session = None
 
     def _started(self) -> SparkSession:
         with self._lock:

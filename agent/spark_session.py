@@ -8,6 +8,7 @@ and exits, and its Python workers with it (held by tests/integration/test_spark.
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -50,6 +51,7 @@ DEFAULTS: Mapping[str, str] = {
 _LOCAL_ONLY = frozenset({"spark.driver.host", "spark.driver.bindAddress", "spark.python.daemon.module"})
 #: What Spark allows for the directory of its sockets, since a socket's path must fit into 108 bytes.
 _SOCKET_DIR_LENGTH_MAX = 60
+_EXIT_TIMEOUT_S = 20
 _SHIPPED_PACKAGES = ("reactor", "agent")
 
 _LOG4J = """\
@@ -89,14 +91,35 @@ def open_session(master: str, settings: Mapping[str, str], *, directory: Path) -
 
 def close_session(session: SparkSession) -> None:
     """End the session and, if it is ours, the JVM, which ``SparkSession.stop`` would leave for the next session."""
-    session.stop()
+    try:
+        session.stop()
+    finally:
+        _end_jvm()
+
+
+def forget_dead_session() -> bool:
+    """Whether our JVM has died; then nothing of it is left here, and a new session can be opened."""
+    gateway = SparkContext._gateway
+    if gateway is None or gateway.proc.poll() is None:
+        return False
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    _end_jvm()
+    return True
+
+
+def _end_jvm() -> None:
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     if gateway is None:
         return
     gateway.shutdown()
     process = gateway.proc
     process.stdin.close()  # end-of-file is the JVM's order to exit
-    process.wait(timeout=30)
+    try:
+        process.wait(timeout=_EXIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _connect_session(master: str, settings: Mapping[str, str]) -> SparkSession:

@@ -57,6 +57,16 @@ def test_a_worker_that_dies_fails_the_job_and_not_the_session(spark_executor: Sp
     assert spark_executor.map(double, [4], description="double") == [8]
 
 
+def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor) -> None:
+    assert spark_executor.map(double, [1], description="double") == [2]
+    [java] = [child for child in psutil.Process().children() if child.name() == "java"]
+    java.kill()
+    psutil.wait_procs([java], timeout=20)
+    with pytest.raises(JobError):
+        spark_executor.map(double, [1], description="double")
+    assert spark_executor.map(double, [2], description="double") == [4]
+
+
 def test_an_empty_job_is_quick(spark_executor: SparkExecutor) -> None:
     def seconds() -> float:
         start = time.monotonic()
@@ -98,9 +108,9 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("name", ["short", "a-directory-whose-name-alone-is-longer-than-a-socket-may-have"])
-def test_jvm_and_workers_die_with_a_killed_parent(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-c", _CHILD, str(tmp_path / name)]
+def test_jvm_and_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    directory = tmp_path / "longer-than-the-directory-of-a-socket-may-be"
+    command = [sys.executable, "-c", _CHILD, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert any(line == "ready\n" for line in child.stdout)  # log lines come before it
