@@ -5,6 +5,7 @@ Each command reads its options, asks one question of a server (``capture.client`
 line, 130 for Ctrl-C, 1 for everything else. Heavy imports (Spark, Arrow, HTTP) happen in the commands that need them.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,8 @@ _SERVER = f"http://{views.DEFAULT_ADDRESS}"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors become one line on stderr."""
+    # We fork only to exec; gRPC's handlers for more than that would print a line each time.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments, prog_name="weir", standalone_mode=False)

@@ -58,6 +58,8 @@ class Reporter:
             total = self._progress.tasks[self._task].total or 1
             self._progress.update(self._task, completed=total, total=total, note=note)
             self._progress.stop_task(self._task)
+        if note and not self._live:
+            self._plain(f"{self._text}: {note}")
 
     def _plain(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -264,8 +264,14 @@ def _settings(directory: Path) -> ServerSettings:
 
 
 def _print(summary: Summary, directory: Path) -> None:
-    rows = [(name.replace("_", " "), value) for name, value in summary if name != "differences"]
+    rows = [(name.replace("_", " "), _shown(value)) for name, value in summary if name != "differences"]
     console.print_table(("quickstart", "result"), rows)
     for table, keys in summary.differences.items():
         console.print_table((f"{table}: first differences",), [(key,) for key in keys])
     console.print_line(f"Delta tables: {(directory / 'lake').absolute()}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:,}"
