@@ -1,1 +1,66 @@
-/usr/bin/java
+# Everything a user or a contributor types. The venv is made on demand; its chatter goes to stderr, so that
+# `make quickstart ARGS="--json"` prints the JSON document and nothing else on stdout.
+
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test check bench java clean
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+ARGS ?=
+NAME ?=
+
+help: ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@echo
+	@echo '  make quickstart ARGS="--seconds 20 --json"      options of the command pass through ARGS'
+	@echo '  make test ARGS="tests/unit -k lag"'
+	@echo '  make bench NAME=decode-postgres'
+
+quickstart: java ## replicate a PostgreSQL under load into Delta tables, here and now
+	@exec $(PYTHON) -m capture quickstart $(ARGS)
+
+test: java ## all tests
+	@$(PYTHON) -m pytest $(ARGS)
+
+check: $(INSTALLED) ## format, lint, types, layers
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+bench: java ## all benchmarks with their peers, or one: NAME=...
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]' >&2
+	@$(PYTHON) -m benchmarks $(NAME) $(ARGS)
+
+clean: ## remove the venv and what tools have left
+	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+
+# Python 3.11 or newer that can make a venv.
+$(INSTALLED): pyproject.toml
+	@{ set -e; \
+	if [ ! -x $(PYTHON) ]; then \
+	  for candidate in python3 python3.13 python3.12 python3.11 ""; do \
+	    if [ -z "$$candidate" ]; then \
+	      echo "error: no Python 3.11+ with venv found; install one (Debian: apt-get install python3 python3-venv)"; exit 1; \
+	    fi; \
+	    $$candidate -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+	  done; \
+	  echo "making $(VENV) with $$candidate"; \
+	  $$candidate -m venv $(VENV); \
+	fi; \
+	echo "installing packages into $(VENV) (takes a few minutes the first time)"; \
+	PYTHONWARNINGS=ignore $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'; \
+	touch $@; } >&2
+
+# Spark needs Java 17 or newer: JAVA_HOME, then PATH. Root on Debian gets it, anybody else a line that says what to do.
+java: $(INSTALLED)
+	@{ $(PYTHON) -m capture java >/dev/null 2>&1 || { \
+	if [ -z "$$JAVA_HOME" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing a Java runtime (apt-get)"; \
+	  apt-get update -qq && { apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless || \
+	  apt-get install -qq -y --no-install-recommends default-jre-headless; }; \
+	fi; \
+	$(PYTHON) -m capture java >/dev/null; }; } >&2
