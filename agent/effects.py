@@ -107,10 +107,13 @@ SpanEvent = SpanPrepared | SpanRunning | SpanProgress | SpanStopped | SpanFailed
 
 @dataclass(frozen=True, slots=True)
 class UnitProgress:
+    """``trouble``: what the unit is waiting to pass by itself (a source that cannot be reached), None when nothing."""
+
     source: str
     epoch: int
     rows_done: int
     rows_total: int
+    trouble: RunningError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import anyio
 from anyio import from_thread, to_thread
 
 from agent.effects import StartUnit
@@ -16,7 +17,7 @@ from agent.flush import job
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
-from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition
+from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.ports import Executor, Sink
 from agent.sinks import open_sink
 from agent.sources.postgres import slots
@@ -31,16 +32,20 @@ from agent.units.records import UnitRecords
 from agent.units.sync import SyncSource, SyncUnit
 from reactor import keys
 from reactor.client import EtcdClient
+from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records import (
     ChangefeedConfig,
     Mode,
+    RunningError,
     SinkMode,
     TableRecord,
     Unit,
     UnitRecord,
     UnitStage,
 )
+
+_WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ class FeedParts:
             case Unit.LOAD:
                 await self._load(order, on_progress)
             case Unit.SYNC:
-                await self._sync(order)
+                await self._sync(order, on_progress)
 
     async def close(self) -> None:
         """Nothing is held between calls."""
@@ -138,12 +143,12 @@ class FeedParts:
 
     def _recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts:
         recorded = self._sink.recorded_ts(table, span)
-        if recorded is None:
+        if recorded is None and self._sink.keeps_record:
             raise SinkConfigError(
                 f"the sink has no record of {table.schema_name}.{table.name}: its table was removed or replaced; "
                 "create the changefeed again"
             )
-        return recorded
+        return recorded or table.start_ts
 
     # Units
 
@@ -171,7 +176,7 @@ class FeedParts:
             ),
             feed.manifest(order.source),
             self._executor,
-            on_progress=lambda at: from_thread.run_sync(on_progress, at.rows_done, at.rows_total),
+            on_progress=lambda at: from_thread.run_sync(on_progress, UnitState(at.rows_done, at.rows_total)),
         )
         done = await dump.run()
         await records.write(
@@ -194,11 +199,13 @@ class FeedParts:
         assert dumped is not None, "load follows a dump, whose record it reads"
         running = dumped.with_(unit=Unit.LOAD, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
-        load = LoadUnit(dumped.manifest, self._sink, on_progress=on_progress)
+        load = LoadUnit(
+            dumped.manifest, self._sink, on_progress=lambda done, total: on_progress(UnitState(done, total))
+        )
         await load.run()
         await records.write(running.with_(stage=UnitStage.FINISHED))
 
-    async def _sync(self, order: StartUnit) -> None:
+    async def _sync(self, order: StartUnit, on_progress: Progress) -> None:
         records = self._records(order.source)
         before = await records.read()
         if before is None:
@@ -221,7 +228,7 @@ class FeedParts:
             checkpoint=self._checkpoint,
             retention_s=feed.config.log_retention_seconds,
         )
-        await unit.run()
+        await _run_watched(unit, on_progress)
 
     async def _begin_without_dump(self, order: StartUnit) -> UnitRecord:
         """Mode ``incremental``: tables start empty where the slot starts."""
@@ -261,3 +268,28 @@ class FeedParts:
 
 def _is_fenced(span: SpanFlushed) -> bool:
     return span.error is not None and span.error.code == SinkFencedError.code
+
+
+async def _run_watched(unit: SyncUnit, on_progress: Progress) -> None:
+    """Run the sync unit; while it waits for its source, say why."""
+    failure: list[Exception] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_watch, unit, on_progress)
+        try:
+            await unit.run()
+        except WeirError as error:
+            failure.append(error)  # kept out of the task group, which would wrap it
+        tasks.cancel_scope.cancel()
+    if failure:
+        raise failure[0]
+
+
+async def _watch(unit: SyncUnit, on_progress: Progress) -> None:
+    known = ""
+    while True:
+        await anyio.sleep(_WATCH_S)
+        now = unit.statistics()
+        if now.error != known:
+            known = now.error
+            trouble = RunningError(code=now.error_code, message=now.error, time=now.error_since) if known else None
+            on_progress(UnitState(trouble=trouble))

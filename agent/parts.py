@@ -59,8 +59,16 @@ class FlushLimits:
         return min(self.head.resolved_ts, self.barrier.global_ts, tables.get(table_id, MAX_TS))
 
 
-#: rows done, rows expected (an estimate)
-Progress = Callable[[int, int], None]
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """How a unit is getting on. ``rows_total`` is an estimate; ``trouble`` passes by itself or becomes an error."""
+
+    rows_done: int = 0
+    rows_total: int = 0
+    trouble: RunningError | None = None
+
+
+Progress = Callable[[UnitState], None]
 
 
 class Parts(Protocol):

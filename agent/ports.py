@@ -150,6 +150,11 @@ class Sink(Protocol):
     only if the record read ``from_ts`` before. Doing any call again after a crash changes nothing.
     """
 
+    @property
+    def keeps_record(self) -> bool:
+        """False: nothing is remembered here, and what etcd says of a span is all there is to go by."""
+        ...
+
     def check(self, tables: Sequence[TableRecord]) -> None:
         """Before a changefeed is created: reachable, writable, and every target free or already this changefeed's.
 

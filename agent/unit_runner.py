@@ -12,7 +12,7 @@ import structlog
 
 from agent import effects
 from agent.errors import LogFencedError, UnitFencedError
-from agent.parts import Parts
+from agent.parts import Parts, UnitState
 from agent.span_writer import running_error
 from reactor.errors import WeirError
 
@@ -36,7 +36,7 @@ class UnitRunner:
     async def handle(self, message: RunUnit) -> None:
         order = message.order
         try:
-            await self._parts.run_unit(order, lambda done, total: self._on_progress(order, done, total))
+            await self._parts.run_unit(order, lambda state: self._on_progress(order, state))
         except (LogFencedError, UnitFencedError) as error:
             # not a fault: another capture was told to run it, and does
             _log.info("unit was replaced", unit=order.unit, source=order.source, reason=str(error))
@@ -50,5 +50,6 @@ class UnitRunner:
         else:
             self._emit(effects.UnitFinished(order.source, order.epoch))
 
-    def _on_progress(self, order: effects.StartUnit, rows_done: int, rows_total: int) -> None:
-        self._emit(effects.UnitProgress(order.source, order.epoch, rows_done, rows_total))
+    def _on_progress(self, order: effects.StartUnit, state: UnitState) -> None:
+        progress = (state.rows_done, state.rows_total, state.trouble)
+        self._emit(effects.UnitProgress(order.source, order.epoch, *progress))

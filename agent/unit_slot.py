@@ -66,7 +66,7 @@ def _after(status: WorkerStatus, event: effects.UnitEvent) -> WorkerStatus:
     rows_done, rows_total, stage, error = status.rows_done, status.rows_total, status.stage, None
     match event:
         case effects.UnitProgress():
-            rows_done, rows_total = event.rows_done, event.rows_total
+            rows_done, rows_total, error = event.rows_done, event.rows_total, event.trouble
         case effects.UnitFinished():
             stage = WorkerStage.FINISHED
         case effects.UnitStopped():

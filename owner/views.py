@@ -213,6 +213,8 @@ def _blocking_worker(run: Run, facts: Facts) -> str:
         return f"unit {unit} on capture {worker.capture} is offline, a new one is due"
     if worker.stage is Stage.CREATING:
         return f"unit {unit} is starting on capture {worker.capture}"
+    if worker.trouble is not None:
+        return f"unit {unit} on capture {worker.capture}: {worker.trouble.message}"
     if unit is Unit.SYNC:
         return ""
     _, _, rows_done, rows_total = _work(run, facts)

@@ -55,6 +55,8 @@ class Worker:
     since: float
     rows_done: int = 0
     rows_total: int = 0
+    #: what it is waiting to pass by itself
+    trouble: RunningError | None = None
 
     def enter(self, stage: Stage, now: float) -> "Worker":
         return self if self.stage is stage else replace(self, stage=stage, since=now)
@@ -189,7 +191,8 @@ class WorkerManager:
         return worker
 
     def _after_status(self, worker: Worker, status: WorkerStatus, now: float) -> Worker:
-        worker = replace(worker, rows_done=status.rows_done, rows_total=status.rows_total)
+        trouble = status.error if status.stage is WorkerStage.RUNNING else None
+        worker = replace(worker, rows_done=status.rows_done, rows_total=status.rows_total, trouble=trouble)
         match status.stage:
             case WorkerStage.RUNNING:
                 return worker.enter(Stage.ONLINE, now)

@@ -78,6 +78,10 @@ class LogWriter:
         assert self._stored.head is not None, "the log has not been taken over"
         return self._stored.head
 
+    @property
+    def has_taken_over(self) -> bool:
+        return self._stored.head is not None
+
     async def take_over(self, *, start_ts: Ts) -> LogHead:
         """Become the writer, whoever was it before. ``start_ts``: where a log that has no head yet begins."""
         while True:

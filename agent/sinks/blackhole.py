@@ -24,6 +24,8 @@ class BlackholeSink:
         if uri.options:
             raise SinkUriError(f"unknown option {min(uri.options)!r}: blackhole:// has none")
 
+    keeps_record = False
+
     def check(self, tables: Sequence[TableRecord]) -> None:
         """There is always room."""
 

@@ -35,7 +35,7 @@ from reactor.ids import TableSpan, Ts
 from reactor.records import SinkMode, TableRecord
 
 _RETENTION_OPTION = "retention_seconds"
-_RETENTION_S = 3600
+_RETENTION_S = 600
 _STAGED = "snapshot-"
 
 
@@ -50,6 +50,8 @@ class DeltaSink:
         self._uri = uri
         self._options = options
         self._owner = Owner(changefeed, mode)
+
+    keeps_record = True
 
     @property
     def _is_changelog(self) -> bool:

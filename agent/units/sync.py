@@ -38,7 +38,7 @@ from agent.sources.postgres.stream import ReplicationStream
 from agent.units.intake import Intake
 from reactor.errors import WeirError
 from reactor.ids import Ts
-from reactor.records import TableRecord
+from reactor.records import LogHead, TableRecord
 
 _log = structlog.get_logger()
 
@@ -126,8 +126,7 @@ class SyncUnit:
             await self._writer.renew()
 
     def statistics(self) -> SyncStatistics:
-        """Only after ``run`` has begun to read."""
-        head = self._writer.head
+        head = self._writer.head if self._writer.has_taken_over else LogHead()
         return SyncStatistics(
             is_connected=self._is_connected,
             sessions=self._sessions,

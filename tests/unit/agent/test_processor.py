@@ -11,7 +11,7 @@ from agent.agent import Agent
 from agent.effects import StartUnit
 from agent.errors import SinkConfigError, SinkConflictError
 from agent.gate import Gate
-from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition
+from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.processor import FromOwner, Input, Moved, Processor
 from capture.actors import ActorRef, ActorSystem
 from reactor import keys
@@ -70,7 +70,7 @@ class MemoryParts:
         return SpanFlushed(replace(position, recorded_ts=to_ts, checkpoint_ts=to_ts), commit_time=1.0, rows=1)
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
-        on_progress(5, 9)
+        on_progress(UnitState(5, 9))
         if self.unit_error:
             raise self.unit_error
         if order.unit is Unit.SYNC:
