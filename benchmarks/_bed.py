@@ -26,12 +26,14 @@ from reactor.records import FeedState, Mode, SinkMode, Unit
 
 DATABASE = "bench"
 _POLL_S = 0.02
+_WATCH_S = 0.1
 _TIMEOUT_S = 600.0
 
 
 @dataclass(slots=True)
 class Usage:
-    """What the capture's processes used while they were watched. Memory in MB, at its peak."""
+    """What the capture's processes used while they were watched. Memory in MB, at its peak: proportional set size, since
+    Spark's Python workers are forked and share most of their pages."""
 
     cpu_s: float = 0.0
     python_cpu_s: float = 0.0
@@ -141,7 +143,7 @@ class Bed:
 
     def _watch(self, usage: Usage, stop: threading.Event, probe: bool) -> None:
         with Client(self.address) as client:
-            while not stop.wait(0.1):
+            while not stop.wait(_WATCH_S):
                 if probe:
                     started = time.monotonic()
                     with contextlib.suppress(WeirError):
@@ -149,8 +151,8 @@ class Bed:
                         usage.round_trips_ms.append((time.monotonic() - started) * 1000)
                 sizes = {True: 0.0, False: 0.0}
                 for process in self._processes():
-                    with contextlib.suppress(psutil.Error):
-                        sizes[process.name() == "java"] += process.memory_info().rss / 1e6
+                    with contextlib.suppress(psutil.Error, OSError):
+                        sizes[process.name() == "java"] += _pss_mb(process.pid)
                 usage.java_mb = max(usage.java_mb, sizes[True])
                 usage.python_mb = max(usage.python_mb, sizes[False])
 
@@ -197,3 +199,11 @@ def _wait_up(found: Bed) -> None:
         if found.capture.poll() is not None or time.monotonic() > deadline:
             raise WeirError(f"the capture did not start: {(found.directory / 'capture.log').read_text()[-1000:]}")
         time.sleep(_POLL_S)
+
+
+def _pss_mb(pid: int) -> float:
+    """Linux's count of a process's memory, shared pages split among who shares them."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1000
+    return 0.0

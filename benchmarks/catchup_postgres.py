@@ -6,7 +6,7 @@ The peer reads the same changes from a slot of its own to /dev/null: the server'
 import time
 from typing import Any
 
-from benchmarks._bed import Bed, bed
+from benchmarks._bed import DATABASE, Bed, bed
 from reactor.records import Mode, SinkMode
 
 ROWS = 1_000_000
@@ -57,7 +57,7 @@ def run(rows: int = ROWS) -> dict[str, Any]:
 
 def _peer(found: Bed, end: str) -> float:
     return found.run_tool(
-        *("pg_recvlogical", "--slot", "peer", "--start", "--file", "/dev/null", "--endpos", end),
+        *("pg_recvlogical", "--dbname", DATABASE, "--slot", "peer", "--start", "--file", "/dev/null", "--endpos", end),
         *("--option", "proto_version=1", "--option", "publication_names=peer", "--option", "binary=true"),
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks._bed import bed
+from benchmarks._bed import DATABASE, bed
 from reactor.records import SinkMode
 
 SECONDS = 20.0
@@ -25,7 +25,9 @@ def run(seconds: float = SECONDS) -> dict[str, Any]:
         found.execute("CREATE PUBLICATION peer FOR TABLE quiet")
         found.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
         options = ["--option", "proto_version=1", "--option", "publication_names=peer"]
-        with found.tool_running("pg_recvlogical", "--slot", "peer", "--start", "--file", "/dev/null", *options) as peer:
+        with found.tool_running(
+            "pg_recvlogical", "--dbname", DATABASE, "--slot", "peer", "--start", "--file", "/dev/null", *options
+        ) as peer:
             time.sleep(seconds / 4)
             times = psutil.Process(peer.pid).cpu_times()
     ours, theirs = usage.cpu_s / elapsed_s, (times.user + times.system) / (seconds / 4)

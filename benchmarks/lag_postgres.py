@@ -7,7 +7,7 @@ commits to pg_recvlogical: its write lag, looked at as often.
 import time
 from typing import Any
 
-from benchmarks._bed import Bed, bed
+from benchmarks._bed import DATABASE, Bed, bed
 from capture.lag import LagMeter
 from reactor.records import SinkMode
 
@@ -70,7 +70,18 @@ def _peer(found: Bed, seconds: int) -> float | None:
     """Half of all looks find pg_recvlogical no further behind than this."""
     found.execute("CREATE PUBLICATION peer FOR TABLE pgbench_accounts")
     found.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
-    reader = ["pg_recvlogical", "--slot", "peer", "--start", "--file", "/dev/null", "--status-interval", "1"]
+    reader = [
+        "pg_recvlogical",
+        "--dbname",
+        DATABASE,
+        "--slot",
+        "peer",
+        "--start",
+        "--file",
+        "/dev/null",
+        "--status-interval",
+        "1",
+    ]
     reader += ["--option", "proto_version=1", "--option", "publication_names=peer", "--option", "binary=true"]
     lags: list[float] = []
     with found.tool_running(*reader), found.tool_running(*_load(found, seconds)) as load:
