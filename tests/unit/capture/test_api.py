@@ -68,8 +68,14 @@ def test_a_changefeed_lives_through_the_client() -> None:
 def test_the_members_answer_for_themselves() -> None:
     with client_of(MemoryCluster(is_owner=False)) as client:
         assert client.status().cluster_id == "test"
-        assert [capture.id for capture in client.captures()] == ["capture-1"]
         assert client.health().problem == "no owner"
+
+
+def test_the_owner_knows_all_captures() -> None:
+    with client_of(MemoryCluster()) as client:
+        assert [capture.id for capture in client.captures()] == ["capture-1"]
+    with client_of(MemoryCluster(is_owner=False)) as client, pytest.raises(RemoteError, match="no owner"):
+        client.captures()
 
 
 @pytest.mark.parametrize(
