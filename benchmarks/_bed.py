@@ -32,7 +32,7 @@ _TIMEOUT_S = 600.0
 
 @dataclass(slots=True)
 class Usage:
-    """What the capture's processes used while they were watched. Memory in MB, at its peak: proportional set size, since
+    """What the capture's processes used while they were watched. Memory in MB, at its peak: proportional set size, as
     Spark's Python workers are forked and share most of their pages."""
 
     cpu_s: float = 0.0

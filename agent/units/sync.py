@@ -272,6 +272,8 @@ class SyncUnit:
         """
         source, resolved_ts = self._source, self._writer.head.resolved_ts
         with connect(source.uri) as session:
+            if source.names.owns_slot:
+                slots.evict_reader(session, source.names.slot)
             slots.check_position(session, source.names.slot, resolved_ts)
             publications = slots.publications(session, source.names)
             slots.check_members(session, source.names, self._table_ids)

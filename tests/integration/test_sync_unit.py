@@ -149,6 +149,17 @@ async def test_a_unit_that_was_replaced_stops_and_leaves_nothing_in_the_log(rig:
     assert rig.logged() == rig.expected()
 
 
+async def test_a_reader_that_sleeps_does_not_keep_the_slot_from_its_successor(rig: SyncRig) -> None:
+    """A stopped process reads nothing and answers nothing; the server would wait a minute for it."""
+    rig.execute("INSERT INTO b SELECT i, i, i FROM generate_series(1, 1000) i")
+    with connect(rig.uri, replication=True) as sleeper:
+        options = f"(proto_version '1', publication_names '{rig.names.publication}')"
+        sleeper.start_copy(f"START_REPLICATION SLOT {rig.names.slot} LOGICAL 0/0 {options}")
+        async with rig.running():
+            await rig.wait_resolved(timeout_s=10)
+    assert rig.logged() == rig.expected()
+
+
 async def test_enums_and_domains_stay_binary_and_a_type_made_later_turns_the_stream_to_text(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:

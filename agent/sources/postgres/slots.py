@@ -201,14 +201,23 @@ def drop_upstream(source: str, names: Names) -> None:
             connection.query(f"DROP PUBLICATION IF EXISTS {identifier(name)}")
 
 
+def evict_reader(connection: Connection, slot: str) -> None:
+    """End whoever streams from the slot, and wait until it has ended.
+
+    For the one who has taken the log over: a reader that sleeps or was cut off holds the slot until the server notices,
+    which takes ``wal_sender_timeout`` (60 s), and could not add to the log any more.
+    """
+    status = slot_status(connection, slot)
+    if status is not None and status.active_pid:
+        _log.info("ending the slot's reader", slot=slot, pid=status.active_pid)
+        connection.query(f"SELECT pg_terminate_backend({status.active_pid}, 5000)")
+
+
 def drop_slot(connection: Connection, slot: str) -> None:
     """:raises SlotInUseError: its reader does not go away; call again."""
-    status = slot_status(connection, slot)
-    if status is None:
+    if slot_status(connection, slot) is None:
         return
-    if status.active_pid:
-        # waits until that process has ended
-        connection.query(f"SELECT pg_terminate_backend({status.active_pid}, 5000)")
+    evict_reader(connection, slot)
     try:
         connection.query(f"SELECT pg_drop_replication_slot({literal(slot)})")
     except PositionLostError:
