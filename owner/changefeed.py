@@ -9,11 +9,13 @@ of its own. Whatever fails in here fails this changefeed (``fail``) and no other
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from owner import barrier, positions, watermark
+from owner import amendment, barrier, gc, positions, watermark
 from owner.backoff import Uniform
 from owner.barrier import Hold, Limits
+from owner.clean_up import CleanUp
 from owner.errors import JobRefusedError
 from owner.feed_state import FeedStateMachine, Trigger, is_running, step
+from owner.jobs import Update
 from owner.removal import Removal, sweep
 from owner.run import Facts, Run, World
 from owner.scheduler.coordinator import Identity
@@ -47,7 +49,8 @@ class Changefeed:
         self.hold: Hold | None = None
         #: newer than what is stored, which is written less often
         self.latest: ChangefeedStatus | None = None
-        self.removal = Removal(settings)
+        self.clean_up = CleanUp(settings)
+        self.removal = Removal(settings, self.clean_up)
         self.machine = FeedStateMachine(settings.backoff, uniform, wall_offset_s=settings.wall_offset_s)
         self._site = site
         self._settings = settings
@@ -67,34 +70,56 @@ class Changefeed:
         if info.state is FeedState.REMOVED:
             self._release()
             effects = self.removal.tick(feed, self._site.cluster, self._site.namespace, now)
-            return [*effects, WakeAt(self.removal.next_at())]
+            return [*effects, WakeAt(self.clean_up.next_at())]
         return self._tick(feed, info, messages, world, now)
 
     def fail(self, error: Exception, now: float) -> None:
         """This changefeed's tick raised: what is known here is not to be trusted any more."""
         self._release()
-        self._errors.append(_running_error(error, self._site.capture, time=now + self._settings.wall_offset_s))
+        self._errors.append(_running_error(error, self._site.capture, time=self._wall(now)))
 
-    def pause(self, feed: ChangefeedState) -> list[Effect]:
+    def handle_dropped(self, error: str) -> None:
+        """What became of cleaning up at its source."""
+        self.clean_up.handle_dropped(error)
+        self.removal.handle_dropped()
+
+    def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not running."""
         info = _existing(feed)
-        return self._commit(feed, step(info, Trigger.PAUSE), feed.status)
+        return self._commit(feed, step(info, Trigger.PAUSE), feed.status, now=now)
 
-    def resume(self, feed: ChangefeedState, checkpoint_ts: Ts | None) -> list[Effect]:
-        """:raises JobRefusedError: it is running, or ``checkpoint_ts`` is ahead of what has been read."""
+    def resume(self, feed: ChangefeedState, checkpoint_ts: Ts | None, now: float) -> list[Effect]:
+        """:raises JobRefusedError: it is running, or its log does not reach from ``checkpoint_ts`` to here."""
         info = _existing(feed)
         after = step(info, Trigger.RESUME)
+        if gc.is_released(info):
+            raise JobRefusedError(f"changefeed {info.id} cannot go on: {info.error and info.error.message}")
         status = feed.status
         if checkpoint_ts is not None:
-            status = _rewound(Facts.of(feed, info), checkpoint_ts)
+            status = amendment.rewound(Facts.of(feed, info), checkpoint_ts)
         self.machine.reset()
-        return self._commit(feed, after, status)
+        return self._commit(feed, after, status, now=now)
 
-    def remove(self, feed: ChangefeedState, job_id: str, *, force: bool) -> list[Effect]:
+    def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
+        """Also what it then is. :raises JobRefusedError: it does not stand, or the change would have no effect."""
+        after = amendment.updated(Facts.of(feed, _existing(feed)), change)
+        return ([] if change.is_trial else self._commit(feed, after, feed.status, now=now)), after
+
+    def rewind(self, feed: ChangefeedState, ts: Ts, now: float) -> list[Effect]:
+        """:raises JobRefusedError: it does not stand, or its log does not reach back to ``ts``."""
+        info = _existing(feed)
+        facts = Facts.of(feed, info)
+        amendment.refuse_rewind(facts, ts)
+        self.machine.reset()
+        return self._commit(feed, info, amendment.rewound(facts, ts), now=now)
+
+    def remove(self, feed: ChangefeedState, job_id: str, now: float, *, force: bool) -> list[Effect]:
         """Begin, or join, its removal."""
         info = _existing(feed)
         self.removal.join(job_id, force=force)
-        return [] if info.state is FeedState.REMOVED else self._commit(feed, step(info, Trigger.REMOVE), feed.status)
+        if info.state is FeedState.REMOVED:
+            return []
+        return self._commit(feed, step(info, Trigger.REMOVE), feed.status, now=now)
 
     def hold_at(self, feed: ChangefeedState, ts: Ts, *, until: float) -> None:
         """:raises JobRefusedError: a span is past ``ts``, or the changefeed is not running."""
@@ -123,10 +148,21 @@ class Changefeed:
         errors, self._errors = [*taken.errors, *self._errors], []
         after = self.machine.tick(info, errors, taken.warnings, now)
         if after != info or not is_running(info.state):
-            self._release_unless_running(after)
-            wake = WakeAt(self.machine.retry_at if self.machine.retry_at is not None else now + 1.0)
-            return [*self._commit(feed, after, feed.status, taken.patches), wake]
+            return self._tick_standing(feed, after, now, taken.patches)
         return self._tick_running(feed, info, messages, world, now, taken.patches)
+
+    def _tick_standing(
+        self, feed: ChangefeedState, info: ChangefeedInfo, now: float, clearing: tuple[patches.Patch, ...]
+    ) -> list[Effect]:
+        """It does not run, or its state has just changed; nothing stands for ever at the cost of its source."""
+        self._release_unless_running(info)
+        effects: list[Effect] = []
+        if (error := gc.expired(info, self._wall(now))) is not None:
+            info = step(info, Trigger.EXPIRE, error=error)
+        if gc.is_released(info):
+            effects += self.clean_up.tick(feed.id, info, now)
+        wake = WakeAt(self.machine.retry_at if self.machine.retry_at is not None else now + 1.0)
+        return [*effects, *self._commit(feed, info, feed.status, clearing, now=now), wake]
 
     def _tick_running(
         self,
@@ -146,7 +182,7 @@ class Changefeed:
         due_at = self._status_due_at(feed.status, status)
         if after != info or clearing or now >= due_at:
             self._status_at, due_at = now, float("inf")
-            effects += self._commit(feed, after, status, clearing)
+            effects += self._commit(feed, after, status, clearing, now=now)
         return [*effects, WakeAt(self._next_at(run, due_at, now))]
 
     def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
@@ -201,15 +237,23 @@ class Changefeed:
         info: ChangefeedInfo,
         status: ChangefeedStatus | None,
         clearing: tuple[patches.Patch, ...] = (),
+        *,
+        now: float,
     ) -> list[Effect]:
         """What differs from what is stored, as one group; a record that has moved meanwhile makes it a conflict."""
         cluster, namespace = self._site.cluster, self._site.namespace
         changes = list(clearing)
+        if feed.info is not None and info.state is not feed.info.state:
+            info = info.with_(state_since=self._wall(now))
         if info != feed.info:
             changes.append(_replace(keys.InfoKey(cluster, namespace, self.id), feed.info, info))
         if status is not None and status != feed.status:
             changes.append(_replace(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
         return [Commit(patches.group(changes))] if changes else []
+
+    def _wall(self, now: float) -> float:
+        """Unix time at ``now``."""
+        return now + self._settings.wall_offset_s
 
 
 def _replace(key: keys.Key, seen: patches.R | None, new: patches.R) -> patches.Patch:
@@ -234,16 +278,6 @@ def _is_finished(facts: Facts, status: ChangefeedStatus) -> bool:
         return True
     is_synced = facts.info.mode not in (Mode.FULL, Mode.DUMP) and facts.tables is not None
     return is_synced and target_ts is not None and status.checkpoint_ts >= target_ts
-
-
-def _rewound(facts: Facts, checkpoint_ts: Ts) -> ChangefeedStatus:
-    known = max(facts.status.checkpoint_ts, facts.head.resolved_ts if facts.head else Ts(0))
-    if checkpoint_ts > known:
-        raise JobRefusedError(
-            f"changefeed {facts.info.id} has read up to {known}: going on at {checkpoint_ts} would lose changes; "
-            "give a smaller Ts"
-        )
-    return facts.status.with_(checkpoint_ts=checkpoint_ts, checkpoint_time=0.0, min_table_barrier_ts=checkpoint_ts)
 
 
 def _running_error(error: Exception, capture: CaptureId, *, time: float) -> RunningError:

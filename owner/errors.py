@@ -3,6 +3,7 @@
 OwnerError
 ├── JobRefusedError          the changefeed's state does not allow what an operator asks for
 ├── UnknownChangefeedError   no changefeed of that id
+├── UnknownCaptureError      no capture of that id
 ├── SpanError                a table span's replication contradicts itself; the changefeed runs anew (retryable)
 │   ├── MultiplePrimaryError two captures say that they write one span
 │   └── InconsistentSpanError state, roles and captures of one span do not fit together
@@ -23,6 +24,10 @@ class JobRefusedError(OwnerError):
 
 class UnknownChangefeedError(OwnerError):
     """No changefeed of that id."""
+
+
+class UnknownCaptureError(OwnerError):
+    """No capture of that id."""
 
 
 class SpanError(OwnerError):

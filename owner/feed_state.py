@@ -28,6 +28,7 @@ HISTORY_LENGTH = 32
 FAST_FAIL = frozenset(
     {
         "PositionLost",
+        "SnapshotLostByGC",
         "TableIneligible",
         "SinkUri",
         "SinkConfig",
@@ -53,6 +54,7 @@ class Trigger(StrEnum):
     WAIT_OVER = "wait over"
     WARN = "warning"
     PROGRESS = "progress"
+    EXPIRE = "stood too long"
 
 
 #: (state, trigger) → state
@@ -72,6 +74,8 @@ TRANSITIONS: dict[tuple[FeedState, Trigger], FeedState] = {
     (FeedState.PENDING, Trigger.WAIT_OVER): FeedState.WARNING,
     (FeedState.PENDING, Trigger.PAUSE): FeedState.STOPPED,
     (FeedState.PENDING, Trigger.FAIL): FeedState.FAILED,
+    (FeedState.STOPPED, Trigger.EXPIRE): FeedState.FAILED,
+    (FeedState.FAILED, Trigger.EXPIRE): FeedState.FAILED,
     **{
         (state, Trigger.RESUME): FeedState.NORMAL for state in (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
     },
@@ -106,7 +110,7 @@ def step(info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None =
     if is_running(info.state) != is_running(after):
         changes["epoch"] = info.epoch + 1
     match trigger:
-        case Trigger.ERROR | Trigger.FAIL:
+        case Trigger.ERROR | Trigger.FAIL | Trigger.EXPIRE:
             changes["error"] = error
         case Trigger.WARN:
             changes["warning"] = error

@@ -7,6 +7,7 @@ An answer's ``error`` is empty when it was done, and otherwise one line; ``value
 from dataclasses import dataclass
 
 from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.records import ChangefeedConfig, SealedUri
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,31 @@ class Resume:
     job_id: str
     changefeed: ChangefeedId
     overwrite_checkpoint_ts: Ts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change what is not None, only while it stands. ``target_ts`` 0: none. ``is_trial``: only say what would change.
+
+    Value: a tuple of ``owner.amendment.Difference``.
+    """
+
+    job_id: str
+    changefeed: ChangefeedId
+    source: SealedUri | None = None
+    sink: SealedUri | None = None
+    target_ts: Ts | None = None
+    config: ChangefeedConfig | None = None
+    is_trial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """Go on from ``ts`` when it is resumed; only while it stands, and only as far as its log reaches back."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    ts: Ts
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +110,10 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class DrainCapture:
-    """Empty a capture, of all changefeeds' spans. Value: how many it still has; ask again until 0."""
+    """Empty a capture, of all changefeeds' spans and workers; it takes no new ones. Value: how many it still has.
+
+    Ask again until 0. Refused for the owner, which has to resign first, and when nobody could take what it has.
+    """
 
     job_id: str
     capture: CaptureId
@@ -97,7 +126,7 @@ class ResignOwner:
     job_id: str
 
 
-FeedJob = Query | Pause | Resume | Remove | HoldAt | Release | MoveTable | Rebalance
+FeedJob = Query | Pause | Resume | Update | Rewind | Remove | HoldAt | Release | MoveTable | Rebalance
 Job = FeedJob | List | DrainCapture | ResignOwner
 
 

@@ -7,15 +7,21 @@ changefeed that one of them touched is ticked next time, from what has then been
 
 from collections.abc import Sequence
 
-from owner import gc, jobs, views
+from owner import amendment, gc, jobs, views
 from owner.backoff import uniform_of
 from owner.changefeed import Changefeed, Site
-from owner.errors import BrokenRecordError, JobRefusedError, OwnerError, UnknownChangefeedError
-from owner.run import World
+from owner.errors import (
+    BrokenRecordError,
+    JobRefusedError,
+    OwnerError,
+    UnknownCaptureError,
+    UnknownChangefeedError,
+)
+from owner.run import Run, World
 from owner.scheduler.coordinator import Coordinator
 from owner.settings import OwnerSettings
 from owner.units import SOURCE
-from reactor.effects import Answer, Effect, Log, Resign, WakeAt
+from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
 from reactor.state import ChangefeedState, ClusterState
@@ -24,6 +30,8 @@ _FEED_JOBS = (
     jobs.Query,
     jobs.Pause,
     jobs.Resume,
+    jobs.Update,
+    jobs.Rewind,
     jobs.Remove,
     jobs.HoldAt,
     jobs.Release,
@@ -114,7 +122,7 @@ class Owner:
     def _on_upstream_dropped(self, event: jobs.UpstreamDropped) -> None:
         changefeed = self.changefeeds.get(event.changefeed)
         if changefeed is not None:
-            changefeed.removal.handle_dropped(event.error)
+            changefeed.handle_dropped(event.error)
 
     def _do_cluster_job(
         self, job: jobs.List | jobs.DrainCapture | jobs.ResignOwner, state: ClusterState, now: float
@@ -124,15 +132,32 @@ class Owner:
                 shown = (self._view(state.changefeeds[id], now) for id in sorted(self.changefeeds))
                 return [Answer(job.job_id, value=tuple(view for view in shown if view is not None))]
             case jobs.ResignOwner():
-                return [Resign(), Answer(job.job_id)]
+                return self._resign(job, state)
             case jobs.DrainCapture():
                 return [self._drain(job, state)]
 
+    def _resign(self, job: jobs.ResignOwner, state: ClusterState) -> list[Effect]:
+        if state.captures.keys() <= {self.capture}:
+            text = f"capture {self.capture} is the only one: nobody else could be owner; start another capture first"
+            return [_refusal(job.job_id, JobRefusedError(text))]
+        return [Resign(), Answer(job.job_id)]
+
     def _drain(self, job: jobs.DrainCapture, state: ClusterState) -> Answer:
-        if job.capture not in state.captures:
-            return _refusal(job.job_id, JobRefusedError(f"no capture {job.capture}; see capture list"))
         runs = [changefeed.run for changefeed in self.changefeeds.values() if changefeed.run]
-        return Answer(job.job_id, value=sum(run.coordinator.drain(job.capture) for run in runs))
+        try:
+            self._refuse_drain(job.capture, state, runs)
+        except OwnerError as error:
+            return _refusal(job.job_id, error)
+        return Answer(job.job_id, value=sum(run.drain(job.capture) for run in runs))
+
+    def _refuse_drain(self, capture: CaptureId, state: ClusterState, runs: Sequence[Run]) -> None:
+        if capture not in state.captures:
+            raise UnknownCaptureError(f"no capture {capture}; see capture list")
+        if capture == self.capture:
+            raise JobRefusedError(f"capture {capture} is the owner; let it resign first (owner resign), then drain it")
+        others = {run.coordinator.drain_target for run in runs} - {None, capture}
+        if others:
+            raise JobRefusedError(f"capture {min(map(str, others))} is being drained; ask again when it is empty")
 
     def _do_feed_job(
         self, job: jobs.FeedJob, state: ClusterState, touched: set[ChangefeedId], now: float
@@ -147,7 +172,7 @@ class Owner:
             return [_refusal(job.job_id, error)]
         except Exception as error:  # a bug in answering must not end the ownership
             return [Answer(job.job_id, f"{type(error).__name__}: {error}", "Internal")]
-        if isinstance(job, (jobs.Pause, jobs.Resume, jobs.Remove)):
+        if any(isinstance(effect, Commit) for effect in effects):
             touched.add(job.changefeed)
         return effects
 
@@ -166,11 +191,17 @@ class Owner:
             case jobs.Query():
                 return [Answer(job.job_id, value=self._view(feed, now))]
             case jobs.Pause():
-                return [*changefeed.pause(feed), done]
+                return [*changefeed.pause(feed, now), done]
             case jobs.Resume():
-                return [*changefeed.resume(feed, job.overwrite_checkpoint_ts), done]
+                return [*changefeed.resume(feed, job.overwrite_checkpoint_ts, now), done]
+            case jobs.Update():
+                effects, after = changefeed.update(feed, job, now)
+                assert feed.info is not None, "a changefeed without info is not found"
+                return [*effects, Answer(job.job_id, value=amendment.differences(feed.info, after))]
+            case jobs.Rewind():
+                return [*changefeed.rewind(feed, job.ts, now), done]
             case jobs.Remove():
-                return changefeed.remove(feed, job.job_id, force=job.force)  # answered when it is gone
+                return changefeed.remove(feed, job.job_id, now, force=job.force)  # answered when it is gone
             case jobs.HoldAt():
                 changefeed.hold_at(feed, job.ts, until=now + job.timeout_s)
                 return [Answer(job.job_id, value=job.ts)]

@@ -2,61 +2,53 @@
 
     state removed (its parts stop) ──► source cleaned up ──► all keys deleted in one transaction ──► answered
 
-The state comes first, so that whoever becomes owner goes on from there; cleaning up is asked for again until it went
-well, since a slot cannot be dropped while its reader is still leaving. The sink's tables stay.
+The state comes first, so that whoever becomes owner goes on from there. The sink's tables stay.
 """
 
+from owner.clean_up import CleanUp
 from owner.settings import OwnerSettings
 from reactor import keys, patches
-from reactor.effects import Answer, Commit, DropUpstream, Effect, Log
+from reactor.effects import Answer, Commit, Effect, Log
 from reactor.state import ChangefeedState
 
 
 class Removal:
     """What is left to do for one changefeed in state removed."""
 
-    def __init__(self, settings: OwnerSettings) -> None:
-        self.error = ""
+    def __init__(self, settings: OwnerSettings, clean_up: CleanUp) -> None:
         self._settings = settings
+        self._clean_up = clean_up
         self._waiting_jobs: list[str] = []
         self._is_forced = False
-        self._is_clean = False
-        self._ask_at = float("-inf")
+        self._is_over = False
         self._since: float | None = None
 
     def join(self, job_id: str, *, force: bool) -> None:
         """A job that wants to know when it is over."""
         self._waiting_jobs.append(job_id)
         self._is_forced = self._is_forced or force
+        self._since = None  # it may wait anew
 
-    def handle_dropped(self, error: str) -> None:
-        """What became of the clean-up."""
-        self.error = error
-        self._is_clean = self._is_clean or not error or self._is_forced
+    def handle_dropped(self) -> None:
+        """The clean-up was tried: with force, that is enough."""
+        self._is_over = self._is_over or self._is_forced
 
     def tick(self, feed: ChangefeedState, cluster: str, namespace: str, now: float) -> list[Effect]:
         """The next step."""
         self._since = now if self._since is None else self._since
-        if self._is_clean:
+        if self._is_over or self._clean_up.is_done:
             jobs, self._waiting_jobs = self._waiting_jobs, []
             return [Commit(_delete_all(feed, cluster, namespace)), *(Answer(job) for job in jobs)]
         effects = self._give_up_waiting(now)
-        if feed.info is not None and now >= self._ask_at:
-            self._ask_at = now + self._settings.remove_retry_s
-            effects.append(DropUpstream(feed.id, feed.info))
-        return effects
-
-    def next_at(self) -> float:
-        return self._ask_at
+        return [*effects, *self._clean_up.tick(feed.id, feed.info, now)] if feed.info is not None else effects
 
     def _give_up_waiting(self, now: float) -> list[Effect]:
         """Jobs are told what is in the way; the removal goes on without them."""
-        if not self.error or self._since is None or now - self._since < self._settings.remove_patience_s:
+        error = self._clean_up.error
+        if not error or self._since is None or now - self._since < self._settings.remove_patience_s:
             return []
         jobs, self._waiting_jobs = self._waiting_jobs, []
-        text = (
-            f"it is stopped and marked removed, but its source is not cleaned up: {self.error}; tried again until done"
-        )
+        text = f"it is stopped and marked removed, but its source is not cleaned up: {error}; tried again until done"
         return [*(Answer(job, text, "JobRefused") for job in jobs), Log("warning", "source not cleaned up")]
 
 

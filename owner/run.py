@@ -125,11 +125,15 @@ class Run:
 
     def _place_workers(self, facts: Facts, world: World, now: float) -> list[Send]:
         captures = self.coordinator.captures
-        placement = Placement(tuple(captures.serving()), world.worker_loads)
+        placement = Placement(tuple(captures.serving()), world.worker_loads, captures.leaving())
         records = {SOURCE: facts.record} if facts.record else {}
         orders = self.workers.tick([SOURCE], records, placement, now)
         identity = self.coordinator.identity
         return [identity.message(o.capture, o.body, processor_epoch=captures.epoch_of(o.capture)) for o in orders]
+
+    def drain(self, capture: CaptureId) -> int:
+        """Ask for ``capture`` to be emptied; how many spans and workers it still has."""
+        return self.coordinator.drain(capture) + self.workers.count_on(capture)
 
     def running_workers(self) -> list[CaptureId]:
         """Where this changefeed's workers are, for the placement of others."""

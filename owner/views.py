@@ -178,7 +178,7 @@ def _blocked_by(changefeed: Changefeed, feed: ChangefeedState, facts: Facts, lim
         case FeedState.STOPPED:
             return "paused by an operator"
         case FeedState.REMOVED:
-            return changefeed.removal.error or "being removed"
+            return changefeed.clean_up.error or "being removed"
         case FeedState.PENDING | FeedState.FAILED:
             return _error_text(info, changefeed.machine.retry_at, now)
     assert is_running(info.state), "every other state is answered above"

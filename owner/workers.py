@@ -64,10 +64,11 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a worker may go. ``loads``: workers of all changefeeds by capture."""
+    """Where a worker may go. ``loads``: workers of all changefeeds by capture. ``leaving``: where none may stay."""
 
     serving: tuple[CaptureId, ...]
     loads: Mapping[CaptureId, int]
+    leaving: frozenset[CaptureId] = frozenset()
 
     def choose(self, *, stay_on: CaptureId | None, avoid: CaptureId | None) -> CaptureId | None:
         """Where it was, else where least is; ties go to the smaller id. ``avoid`` only if there is a choice."""
@@ -120,6 +121,14 @@ class WorkerManager:
             if worker.capture not in present and worker.stage is not Stage.FINISHED:
                 self.workers[source] = worker.enter(Stage.OFFLINE, now)
 
+    def count_on(self, capture: CaptureId) -> int:
+        """Workers that are, or are about to be, on ``capture``."""
+        placed = [known for known in self.workers.values() if known.stage in (Stage.CREATING, Stage.ONLINE)]
+        if any(known.capture == capture for known in placed):
+            return 1
+        reported = self._reported.get(capture)
+        return int(reported is not None and reported.stage is WorkerStage.RUNNING)
+
     @property
     def has_errors(self) -> bool:
         """The changefeed will not go on like this: nothing is started before its state has been judged."""
@@ -153,8 +162,15 @@ class WorkerManager:
             return []
         worker = self.workers.get(source) or self._adopt(source, unit, record, now)
         if worker is not None and worker.unit is unit and self._runs_as_expected(worker, now):
-            return []
+            return self._move_away(worker, placement, now)
         return self._create(source, unit, worker, placement, now)
+
+    def _move_away(self, worker: Worker, placement: Placement, now: float) -> list[WorkerOrder]:
+        """From a capture that leaves to one that stays; the newer epoch fences what the old one still does."""
+        if worker.capture not in placement.leaving or worker.stage is not Stage.ONLINE or not placement.serving:
+            return []
+        stop = WorkerOrder(worker.capture, StopWorker(worker.source, worker.epoch))
+        return [stop, *self._create(worker.source, worker.unit, worker, placement, now)]
 
     def _runs_as_expected(self, worker: Worker, now: float) -> bool:
         """A finished worker's record is on its way here; if it does not come, the unit is run again."""

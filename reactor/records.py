@@ -126,6 +126,8 @@ class ChangefeedConfig(Record):
     log_retention_seconds: Annotated[int, Field(ge=0)] = 600
     #: a checkpoint that stands still this long while there is something to write fails the changefeed
     stuck_seconds: Annotated[int, Field(ge=60)] = 1800
+    #: a changefeed that stands (stopped, failed) longer than this loses its slot, and so its position; 0: never
+    gc_ttl_seconds: Annotated[int, Field(ge=0)] = 86_400
 
 
 class ChangefeedInfo(Record):
@@ -142,6 +144,8 @@ class ChangefeedInfo(Record):
     target_ts: Ts | None = None
     config: ChangefeedConfig = ChangefeedConfig()
     state: FeedState = FeedState.NORMAL
+    #: Unix time of the last change of state; 0: as it was created
+    state_since: float = 0.0
     #: grows whenever the running parts must restart; messages of another epoch are refused
     epoch: int = 1
     error: RunningError | None = None

@@ -57,6 +57,10 @@ class CaptureManager:
         """Captures that may be given work, in id order."""
         return sorted(known.id for known in self.captures.values() if known.status is CaptureStatus.INITIALIZED)
 
+    def leaving(self) -> frozenset[CaptureId]:
+        """Captures that want to be rid of what they have."""
+        return frozenset(known.id for known in self.captures.values() if known.status is CaptureStatus.STOPPING)
+
     def is_stopping(self, capture: CaptureId) -> bool:
         known = self.captures.get(capture)
         return known is not None and known.status is CaptureStatus.STOPPING

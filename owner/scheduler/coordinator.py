@@ -113,11 +113,10 @@ class Coordinator:
         """Ask for ``capture`` to be emptied; how many spans it still has (1 while that is not known)."""
         if not self.captures.is_initialized:
             return 1
-        count = len(spans_on(capture, self.sets))
         is_possible = len(self.captures.captures) > 1 and capture != self.identity.capture
-        if count and is_possible and self.drain_target is None:
+        if is_possible and self.drain_target is None and self._is_draining(capture):
             self.drain_target = capture
-        return count
+        return len(spans_on(capture, self.sets))
 
     @property
     def rows_flushed(self) -> int:
@@ -249,7 +248,10 @@ class Coordinator:
             self._serving, self._balance_at = view.serving, now
 
     def _is_draining(self, capture: CaptureId) -> bool:
-        return capture in self.captures.captures and bool(spans_on(capture, self.sets))
+        """It has something left, or has not yet said that it will take nothing more."""
+        if capture not in self.captures.captures:
+            return False
+        return not self.captures.is_stopping(capture) or bool(spans_on(capture, self.sets))
 
     def _wanted_spans(self) -> list[TableSpan]:
         known: dict[int, list[TableSpan]] = {}

@@ -7,9 +7,12 @@ from reactor.ids import CaptureId
 
 
 def pick_target(view: View) -> CaptureId | None:
-    """A capture that says it is stopping. The owner is left out: it resigns first, and its successor drains it."""
-    stopping = [id for id, status in view.captures.items() if status is CaptureStatus.STOPPING and id != view.owner]
-    return min(stopping, default=None)
+    """A capture that says it is stopping and has spans. The owner is left out: it resigns, and its successor drains."""
+    stopping = {id for id, status in view.captures.items() if status is CaptureStatus.STOPPING and id != view.owner}
+    if not stopping:
+        return None
+    holding = {capture for known in view.sets.values() for capture in known.captures}
+    return min(stopping & holding, default=None)
 
 
 def plan(view: View, target: CaptureId) -> list[MoveTask]:

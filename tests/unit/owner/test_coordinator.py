@@ -178,8 +178,21 @@ def test_drain_counts_down_and_marks_the_heartbeat() -> None:
         cluster.say(capture, DispatchResponse(_quick(order)))
     cluster.settle()
     assert cluster.coordinator.drain(B) == 0
+    assert cluster.coordinator.drain_target == B, "until it has said that it takes nothing more"
+    cluster.answer(B, stopping=True)
+    cluster.poll(after_s=60.0)
     assert cluster.coordinator.drain(A) == 2, "the owner's own capture is counted, and not drained"
+    assert cluster.coordinator.drain(B) == 0
     assert cluster.coordinator.drain_target is None
+
+
+def test_a_capture_without_spans_is_drained_too() -> None:
+    cluster = _started(A, B)
+    cluster.tables = {}
+    cluster.settle()
+    assert cluster.coordinator.drain(B) == 0
+    sent = cluster.poll(after_s=1.0)
+    assert [one.receiver for one in sent if isinstance(one.body, Heartbeat) and one.body.is_stopping] == [B]
 
 
 def test_removed_table_is_taken_away_and_its_stray_too() -> None:

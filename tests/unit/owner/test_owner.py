@@ -324,8 +324,38 @@ def test_move_table_and_drain() -> None:
     cluster.ask(jobs.DrainCapture("5", B))
     assert cluster.answers["5"].value == 0
     assert set(cluster.writers()) == {S1, S2}
+    assert cluster.workers() == [(A, Unit.SYNC)]
     cluster.ask(jobs.DrainCapture("6", C))
-    assert cluster.answers["6"].value == "JobRefused"
+    assert cluster.answers["6"].value == "UnknownCapture"
+    cluster.ask(jobs.DrainCapture("7", A))
+    assert cluster.answers["7"].error == "capture a is the owner; let it resign first (owner resign), then drain it"
+
+
+def test_drain_takes_the_worker_along_and_the_successor_of_an_owner_drains_it() -> None:
+    cluster = running("a", "b")
+    assert cluster.workers() == [(A, Unit.SYNC)]
+    cluster.ask(jobs.ResignOwner("1"))
+    assert cluster.answers["1"].error == ""
+    cluster.elect(B)
+    cluster.step(4)
+    cluster.ask(jobs.DrainCapture("2", A))
+    assert cluster.answers["2"].value == 2, "a span and a worker"
+    cluster.step(16)
+    cluster.ask(jobs.DrainCapture("3", A))
+    assert cluster.answers["3"].value == 0
+    assert cluster.workers() == [(B, Unit.SYNC)]
+    assert cluster.writers() == {S1: [B], S2: [B]}
+    cluster.advance_log(300)
+    cluster.step(4)
+    assert cluster.checkpoint_ts() == 300
+
+
+def test_one_capture_is_drained_at_a_time() -> None:
+    cluster = running("a", "b", "c")
+    cluster.jobs = [jobs.DrainCapture("1", B), jobs.DrainCapture("2", C)]
+    cluster.step()
+    assert cluster.answers["1"].error == ""
+    assert cluster.answers["2"].error == "capture b is being drained; ask again when it is empty"
 
 
 def test_one_changefeeds_fault_is_its_own() -> None:
@@ -428,10 +458,10 @@ def test_needed_ts_is_the_checkpoint() -> None:
     assert cluster.owner.needed_ts(cluster.state) == {(FEED, "main"): 200}
 
 
-def test_resign_is_an_effect() -> None:
+def test_the_only_capture_does_not_resign() -> None:
     cluster = running("a")
     cluster.ask(jobs.ResignOwner("1"))
-    assert cluster.answers["1"].error == ""
+    assert cluster.answers["1"].error.startswith("capture a is the only one: nobody else could be owner;")
 
 
 def test_sync_that_has_begun_is_not_dumped_again() -> None:

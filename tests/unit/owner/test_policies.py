@@ -50,7 +50,8 @@ def test_drain_is_limited_and_needs_somebody_else() -> None:
 
 
 def test_drain_never_picks_the_owner() -> None:
-    assert drain.pick_target(view({}, {A: STOPPING, B: STOPPING}, owner=A)) == B
+    assert drain.pick_target(view({S1: A, S2: B}, {A: STOPPING, B: STOPPING}, owner=A)) == B
+    assert drain.pick_target(view({S1: A}, {A: STOPPING, B: STOPPING}, owner=A)) is None, "b is empty already"
     assert drain.pick_target(view({}, {A: STOPPING, B: INITIALIZED}, owner=A)) is None
 
 

@@ -1,0 +1,195 @@
+"""Changing a changefeed that stands: what is refused, what is shown, where it goes on; and how long it may stand."""
+
+import pytest
+
+from owner import gc, jobs
+from owner.amendment import Difference, differences, updated
+from owner.errors import JobRefusedError
+from owner.jobs import Update
+from owner.run import Facts
+from reactor import keys
+from reactor.ids import Ts
+from reactor.records import (
+    ChangefeedConfig,
+    ChangefeedInfo,
+    ChangefeedStatus,
+    FeedState,
+    FilterConfig,
+    LogHead,
+    RunningError,
+    SealedUri,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
+from tests.unit.owner.owner_build import FEED, A, B, error, info
+from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
+from tests.unit.owner.test_owner import STEADY, running
+
+STOPPED, FAILED, FINISHED = FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED
+SYNC = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, start_ts=Ts(100))
+
+
+def facts(feed: ChangefeedInfo, *, record: UnitRecord | None = SYNC, checkpoint_ts: int = 200) -> Facts:
+    status = ChangefeedStatus(checkpoint_ts=Ts(checkpoint_ts))
+    return Facts(feed, status, record, LogHead(resolved_ts=Ts(250), removed_ts=Ts(110)))
+
+
+def stopped() -> SmallCluster:
+    """A changefeed paused at 200, whose log reaches back to 110."""
+    cluster = running("a")
+    cluster.ask(jobs.Pause("pause", FEED))
+    head = cluster.state.changefeeds[FEED].heads["main"]
+    cluster.put(keys.LogKey(CLUSTER, NAMESPACE, FEED, "main"), head.with_(removed_ts=Ts(110)))
+    cluster.step()
+    return cluster
+
+
+@pytest.mark.parametrize("state", [state for state in FeedState if state not in (STOPPED, FAILED)])
+def test_what_does_not_stand_is_not_updated(state: FeedState) -> None:
+    with pytest.raises(JobRefusedError, match=f"is {state}: update is not possible; "):
+        updated(facts(info(state)), Update("", FEED, target_ts=Ts(900)))
+
+
+def test_fields_that_were_not_given_stay() -> None:
+    before = info(FAILED, target_ts=300)
+    assert updated(facts(before), Update("", FEED)) == before
+    sink = SealedUri(masked="delta+file:///other", sealed="z")
+    after = updated(facts(before), Update("", FEED, sink=sink, config=ChangefeedConfig(stuck_seconds=60)))
+    assert after == before.with_(sink=sink, config=ChangefeedConfig(stuck_seconds=60))
+    assert differences(before, after) == (
+        Difference("sink", "delta+file:///d", "delta+file:///other"),
+        Difference("config.stuck_seconds", "1800", "60"),
+    )
+
+
+def test_another_secret_is_a_difference_without_the_secret() -> None:
+    before = info(STOPPED)
+    after = before.with_(source=before.source.with_(sealed="other"))
+    (found,) = differences(before, after)
+    assert (found.before, found.after) == ("postgresql://u:***@h/d", "postgresql://u:***@h/d (another secret)")
+
+
+def test_targets_come_and_go_but_never_behind_the_checkpoint() -> None:
+    assert updated(facts(info(STOPPED)), Update("", FEED, target_ts=Ts(200))).target_ts == 200
+    assert updated(facts(info(STOPPED, target_ts=300)), Update("", FEED, target_ts=Ts(0))).target_ts is None
+    with pytest.raises(JobRefusedError, match="is at 200, past the target 199; give a larger one, or 0 for none"):
+        updated(facts(info(STOPPED)), Update("", FEED, target_ts=Ts(199)))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ChangefeedConfig(filter=FilterConfig(rules=("a.*",))),
+        ChangefeedConfig(force_replicate=True),
+        ChangefeedConfig(slot="other"),
+        ChangefeedConfig(publication="other"),
+        ChangefeedConfig(dump_chunk_rows=1_000),
+    ],
+)
+def test_what_the_snapshot_settled_is_changed_only_before_it(config: ChangefeedConfig) -> None:
+    change = Update("", FEED, config=config)
+    with pytest.raises(JobRefusedError, match=r"was settled when its snapshot began .*create another changefeed"):
+        updated(facts(info(STOPPED)), change)
+    assert updated(facts(info(STOPPED), record=None), change).config == config
+
+
+def test_update_is_stored_tried_and_refused_by_the_owner() -> None:
+    cluster = stopped()
+    trial = Update("1", FEED, config=ChangefeedConfig(stuck_seconds=60), is_trial=True)
+    cluster.ask(trial)
+    assert cluster.answers["1"].value == (Difference("config.stuck_seconds", "1800", "60"),)
+    assert cluster.info().config.stuck_seconds == 1800
+    cluster.ask(Update("2", FEED, config=ChangefeedConfig(stuck_seconds=60)))
+    assert cluster.answers["2"].error == ""
+    assert cluster.info().config.stuck_seconds == 60
+    cluster.ask(jobs.Resume("3", FEED))
+    cluster.ask(Update("4", FEED, target_ts=Ts(0)))
+    assert cluster.answers["4"].error == "changefeed feed is normal: update is not possible; pause it first"
+
+
+def test_rewind_moves_the_checkpoint_of_what_stands() -> None:
+    cluster = running("a")
+    cluster.ask(jobs.Rewind("1", FEED, Ts(150)))
+    assert cluster.answers["1"].error == "changefeed feed is normal: rewind is not possible; pause it first"
+    cluster = stopped()
+    for job_id, ts, message in (
+        ("2", 109, "the log of changefeed feed reaches back to 110 only, not to 109; "),
+        ("3", 200, "changefeed feed is at 200: 200 is not behind it; resume it"),
+    ):
+        cluster.ask(jobs.Rewind(job_id, FEED, Ts(ts)))
+        assert cluster.answers[job_id].error.replace(":", ";", 1 if job_id == "2" else 0).startswith(message)
+        assert cluster.checkpoint_ts() == 200
+    cluster.ask(jobs.Rewind("4", FEED, Ts(150)))
+    assert (cluster.answers["4"].error, cluster.checkpoint_ts(), cluster.info().state) == ("", 150, STOPPED)
+    cluster.ask(jobs.Resume("5", FEED))
+    cluster.step(8)
+    assert cluster.checkpoint_ts() == 200
+
+
+def test_nothing_is_rewound_before_it_replicates_nor_before_its_snapshot() -> None:
+    cluster = SmallCluster(A, settings=STEADY)
+    cluster.create()
+    cluster.step(4)
+    cluster.ask(jobs.Pause("1", FEED))
+    cluster.ask(jobs.Rewind("2", FEED, Ts(0)))
+    assert "has not replicated anything yet" in cluster.answers["2"].error
+    cluster = stopped()
+    cluster.ask(jobs.Resume("3", FEED, Ts(99)))
+    assert "reaches back to 110 only" in cluster.answers["3"].error
+
+
+@pytest.mark.parametrize("failure", [None, error("SinkConfig", retryable=False)])
+def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: RunningError | None) -> None:
+    cluster = running("a", "b")
+    if failure:
+        cluster.report(A, failure)
+    else:
+        cluster.ask(jobs.Pause("1", FEED))
+    cluster.step()
+    cluster.step(after_s=86_398.0)
+    assert (cluster.info().state, cluster.dropped) == (FAILED if failure else STOPPED, [])
+    cluster.step(after_s=3.0)
+    stored = cluster.info()
+    assert stored.state is FAILED
+    assert stored.error is not None
+    assert stored.error.code == gc.GC_TTL_EXCEEDED
+    assert "for a new snapshot remove it" in stored.error.message
+    assert ("SinkConfig: it broke" in stored.error.message) == (failure is not None)
+    assert cluster.owner.needed_ts(cluster.state) == {}
+    assert [drop.changefeed for drop in cluster.dropped] == [FEED]
+    cluster.step(3, after_s=1.0)
+    assert len(cluster.dropped) == 2, "asked again"
+    cluster.ask(jobs.UpstreamDropped(FEED))
+    cluster.step(8, after_s=1.0)
+    assert len(cluster.dropped) == 2
+    cluster.ask(jobs.Resume("2", FEED))
+    assert cluster.answers["2"].error.startswith("changefeed feed cannot go on: ")
+    assert cluster.info() == stored
+    cluster.elect(B)
+    cluster.step()
+    assert len(cluster.dropped) == 3, "a new owner does not know that it is done"
+    cluster.ask(jobs.UpstreamDropped(FEED))
+    cluster.ask(jobs.Remove("3", FEED))
+    cluster.step(2)
+    assert FEED not in cluster.state.changefeeds
+
+
+def test_who_may_stand_for_ever() -> None:
+    ages = {"state_since": 5.0, "created_at": 1.0}
+    assert gc.expiry(info(STOPPED).with_(**ages)) == 86_405.0
+    assert gc.expiry(info(STOPPED).with_(created_at=1.0)) == 86_401.0
+    unlimited = info(STOPPED).with_(config=ChangefeedConfig(gc_ttl_seconds=0))
+    lost = info(FAILED, error=error("SnapshotLostByGC"))
+    for feed in (unlimited, lost, info(), info(FINISHED), info(FeedState.PENDING)):
+        assert gc.expiry(feed) == float("inf")
+
+
+def test_a_change_of_state_is_dated() -> None:
+    cluster = running("a")
+    assert cluster.info().state_since == 0.0
+    cluster.ask(jobs.Pause("1", FEED))
+    since = cluster.info().state_since
+    assert since == cluster.now
+    cluster.step(4)
+    assert cluster.info().state_since == since
