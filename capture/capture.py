@@ -24,6 +24,7 @@ from capture.config import ServerSettings
 from capture.door import Door
 from capture.life import Life, live
 from capture.secrets import looked_up
+from capture.transport import TcpTransport, Transport
 from capture.works import Works, build_works
 from reactor.client import EtcdClient
 from reactor.errors import EtcdError, SessionDoneError
@@ -42,13 +43,19 @@ Connect = Callable[[ServerSettings], Awaitable[EtcdClient]]
 class Capture:
     """The process's side of a membership: lives come and go, ``cluster`` answers for the one there is.
 
-    ``works`` and ``connect_etcd`` are what a simulated cluster replaces.
+    ``works``, ``connect_etcd`` and ``transport`` are what a simulated cluster replaces.
     """
 
     def __init__(
-        self, settings: ServerSettings, *, works: Works | None = None, connect_etcd: Connect | None = None
+        self,
+        settings: ServerSettings,
+        *,
+        works: Works | None = None,
+        connect_etcd: Connect | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.settings = settings
+        self.transport = transport or TcpTransport()
         self.works = works or build_works(settings)
         self.cluster = Door(self)
         self.life: Life | None = None

@@ -87,7 +87,7 @@ async def _parts(
 ) -> AsyncIterator[Life]:
     cluster, capture_id = capture.settings.cluster_id, CaptureId(str(uuid.uuid4()))
     state = ClusterState(cluster, removal_grace_s=0.0)
-    messenger = Messenger(capture_id, listen=capture.settings.listen_peer_addr)
+    messenger = Messenger(capture_id, listen=capture.settings.listen_peer_addr, transport=capture.transport)
     async with messenger, anyio.create_task_group() as tasks:
         info = _info(capture, capture_id, messenger.address)
         key = str(keys.CaptureKey(cluster, capture_id))

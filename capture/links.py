@@ -251,7 +251,7 @@ class Link:
             except WeirError as failure:  # also an address in etcd that is none: it may be corrected
                 error = failure
             if isinstance(error, PeerMismatchError):
-                _log.error("wrong capture at a peer's address", peer=self._peer, address=self._address)
+                _log.warning("wrong capture at a peer's address", peer=self._peer, address=self._address)
                 self._state = LinkState.MISMATCHED
                 self._wake_senders()
                 return

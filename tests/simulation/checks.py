@@ -1,0 +1,204 @@
+"""What must hold at every step, whatever happens; the first breach names who and when.
+
+- the sink: every commit has exactly the rows that the source committed in its range (``outside.Sink``)
+- etcd: no checkpoint goes back or claims what the sink does not have; the log's head only moves forward, and the
+  segments it names hold exactly what the source committed up to its resolved Ts
+- captures: no span is written by two of them at once while both sessions are valid
+- the owner: its spans of a table never overlap, and no changefeed fails for good
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent.log.head import epoch_of
+from agent.log.segment import SegmentName
+from reactor import keys
+from reactor.client import Event
+from reactor.errors import InvalidKeyError
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, UnitRecord
+from tests.simulation.outside import RowEvent, Sink, Upstream
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+    from tests.simulation.world import World
+
+#: bugs are logged at this level
+_ERROR = "error"
+
+
+@dataclass(slots=True)
+class Feed:
+    """A changefeed as etcd has shown it, from its creation on."""
+
+    info: ChangefeedInfo
+    upstream: Upstream
+    sink: Sink
+    status: ChangefeedStatus | None = None
+    head: LogHead | None = None
+
+
+class Checks:
+    """``feeds``: those that are there. ``world.violate`` hears of every breach."""
+
+    def __init__(self, world: "World") -> None:
+        self.feeds: dict[ChangefeedId, Feed] = {}
+        self.owners = 0
+        self._world = world
+
+    def on_write(self, events: Sequence[Event]) -> None:
+        """One revision of etcd."""
+        self._check_progress_of_time(events)
+        for event in events:
+            try:
+                key = keys.parse(event.key)
+            except InvalidKeyError:
+                continue
+            match key:
+                case keys.InfoKey():
+                    self._on_info(key.changefeed, event)
+                case keys.StatusKey() if event.value is not None:
+                    self._on_status(key.changefeed, ChangefeedStatus.decode(event.value, key=event.key), events)
+                case keys.LogKey() if event.value is not None:
+                    self._on_head(key.changefeed, LogHead.decode(event.value, key=event.key))
+                case keys.UnitKey() if event.value is not None:
+                    record = UnitRecord.decode(event.value, key=event.key)
+                    self._world.note(f"{key.changefeed} {record.unit} {record.stage}, epoch {record.epoch}")
+                case keys.OwnerKey():
+                    self._world.note(f"candidate {(event.value or b'gone').decode()[:6]}")
+                case keys.CaptureKey():
+                    self._world.note(f"capture {key.capture[:6]} {'here' if event.value else 'gone'}")
+
+    def note_flush(self, node: "Node", capture: CaptureId, info: ChangefeedInfo, span: TableSpan) -> None:
+        """A capture begins to write a span."""
+        feed = self.feeds.get(info.id)
+        if feed is not None and feed.info.target_ts is not None:
+            recorded = feed.sink.recorded_ts(span)
+            if recorded is not None and recorded > feed.info.target_ts:
+                self._world.violate(f"{span} of {info.id} is at {recorded}, past its target {feed.info.target_ts}")
+
+    def look(self) -> None:
+        """What is seen by looking at the captures themselves."""
+        writers: dict[tuple[str, TableSpan], str] = {}
+        for node in self._world.nodes:
+            for sink, span in _written_by(node):
+                other = writers.setdefault((sink, span), node.name)
+                if other != node.name:
+                    self._world.violate(f"{span} is written by {other} and by {node.name}")
+        for node in self._world.nodes:
+            for owner in _owner_on(node):
+                self._check_spans(node, owner)
+
+    def on_log(self, event: dict[str, Any]) -> None:
+        """One line of the log: an error is a bug, here where everything that can go wrong is known."""
+        if event.get("log_level") == _ERROR:
+            told = {name: value for name, value in event.items() if name not in ("log_level", "exc_info")}
+            self._world.violate(f"logged as an error: {told}")
+
+    def _on_info(self, id: ChangefeedId, event: Event) -> None:
+        if event.value is None:
+            self._world.note(f"{id} is gone")
+            self.feeds.pop(id, None)
+            return
+        info = ChangefeedInfo.decode(event.value, key=event.key)
+        feed = self.feeds.get(id)
+        if feed is None or feed.info.sink != info.sink:
+            outside = self._world.outside
+            self.feeds[id] = Feed(info, outside.upstreams[info.source.sealed], outside.sinks[info.sink.sealed])
+        else:
+            feed.info = info
+        why = f" ({info.error.code}: {info.error.message})" if info.error else ""
+        self._world.note(f"{id} {info.state}, epoch {info.epoch}{why}")
+        if info.state is FeedState.FAILED:
+            self._world.violate(f"{id} failed{why}")
+
+    def _on_status(self, id: ChangefeedId, status: ChangefeedStatus, events: Sequence[Event]) -> None:
+        feed = self.feeds.get(id)
+        if feed is None:
+            return
+        before, feed.status = feed.status, status
+        is_rewound = any("/changefeed/info/" in event.key for event in events)
+        if before is not None and status.checkpoint_ts < before.checkpoint_ts and not is_rewound:
+            self._world.violate(f"checkpoint of {id} went back from {before.checkpoint_ts} to {status.checkpoint_ts}")
+        if before is None or status.checkpoint_ts != before.checkpoint_ts:
+            self._world.note(f"{id} at {status.checkpoint_ts}")
+            self._check_claim(id, feed, status.checkpoint_ts)
+
+    def _check_claim(self, id: ChangefeedId, feed: Feed, checkpoint_ts: Ts) -> None:
+        """Every change at or below the checkpoint is in the sink."""
+        if not checkpoint_ts:
+            return
+        for table in feed.upstream.tables:
+            last_ts = feed.upstream.last_ts(table.table_id, checkpoint_ts)
+            stored = feed.sink.tables.get(table.table_id)
+            reached = min(stored.records.values()) if stored else Ts(0)
+            if reached < last_ts:
+                self._world.violate(
+                    f"{id} claims {checkpoint_ts}, but table {table.table_id} changed at {last_ts} and is at {reached}"
+                )
+
+    def _on_head(self, id: ChangefeedId, head: LogHead) -> None:
+        feed = self.feeds.get(id)
+        if feed is None:
+            return
+        before, feed.head = feed.head or LogHead(), head
+        if head.epoch < before.epoch or head.resolved_ts < before.resolved_ts:
+            self._world.violate(f"log of {id} went back: {before} to {head}")
+        if head.epoch > before.epoch:
+            self._world.note(f"log of {id} taken over, epoch {head.epoch}, by {(head.writer or '')[:6]}")
+        from_ts = max(head.removed_ts, feed.upstream.slot_ts or Ts(0))
+        first_seq = head.first_seq
+        if head.epoch == before.epoch and head.first_seq == before.first_seq:
+            from_ts, first_seq = max(from_ts, before.resolved_ts), before.complete_seq + 1
+        wanted = [event.number for event in feed.upstream.between(from_ts, head.resolved_ts)]
+        found = [event.number for event in self._in_log(id, head, first_seq) if event.ts > from_ts]
+        if found != wanted:
+            self._world.violate(f"log of {id} from {from_ts} to {head.resolved_ts} holds {found}, not {wanted}")
+
+    def _in_log(self, id: ChangefeedId, head: LogHead, first_seq: int) -> Iterator[RowEvent]:
+        """The events of the segments that the head names, up to the last complete one."""
+        by_place: dict[tuple[int, int], list[str]] = {}
+        files = self._world.outside.storage(id).files
+        for text in files:
+            name = SegmentName.parse(text)
+            if name is not None:
+                by_place.setdefault((name.seq, name.epoch), []).append(text)
+        for seq in range(first_seq, head.complete_seq + 1):
+            names = by_place.get((seq, epoch_of(head, seq)), [])
+            if len(names) != 1:
+                self._world.violate(f"segment {seq} of {id} is {names} under {head}")
+            for name in names:
+                yield from files[name].events
+
+    def _check_progress_of_time(self, events: Sequence[Event]) -> None:
+        """A revision never writes a key twice."""
+        if len({event.key for event in events}) != len(events):
+            self._world.violate(f"one revision writes a key twice: {[event.key for event in events]}")
+
+    def _check_spans(self, node: "Node", owner: Any) -> None:
+        for id, changefeed in owner.changefeeds.items():
+            if changefeed.run is None:
+                continue
+            ends: dict[int, int] = {}
+            for span in sorted(changefeed.run.coordinator.sets):
+                if span.start < ends.get(span.table_id, 0):
+                    self._world.violate(f"{node.name}: spans of {id} overlap at {span}")
+                ends[span.table_id] = span.end
+
+
+def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:
+    """Sink and span of everything that this machine's capture would flush now."""
+    life = node.capture.life if node.capture else None
+    if life is None or life.seat._session.is_done:
+        return
+    for ref in life.host._processors.values():
+        processor: Any = ref._cell._factory()
+        for span in processor._flusher._positions:
+            yield processor._parts._info.sink.sealed, span
+
+
+def _owner_on(node: "Node") -> Iterator[Any]:
+    life = node.capture.life if node.capture else None
+    if life is not None and not life.seat._session.is_done and life.seat._worker is not None:
+        yield life.seat._worker._reactor

@@ -1,0 +1,144 @@
+"""The cluster's etcd and the way to it: everything that is written is seen by the checkers, and the way is bad.
+
+A call may be late, lost before it is done, or done without an answer; a write whose caller has given up may still be
+done later. A watch lags, breaks, or stands still while the way is cut, and finds its history compacted away.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import anyio
+
+from reactor.client import Compare, Event, Operation, Put, TxnResult
+from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.memory import MemoryClient, MemoryEtcd
+
+_TIMEOUT_S = 5.0
+_WATCH_TIMEOUT_S = 15.0
+_WRITES = ("put", "delete", "txn")
+
+Later = Callable[[float, Callable[[], object]], None]
+
+
+@dataclass(slots=True)
+class Conditions:
+    """How bad the way to etcd is: chances per call, and how long a late one takes at most."""
+
+    lose_request: float = 0.0
+    lose_answer: float = 0.0
+    land_late: float = 0.0
+    slow: float = 0.0
+    slow_s: float = 0.0
+    break_watch: float = 0.0
+    watch_lag_s: float = 0.0
+
+
+class SeenEtcd(MemoryEtcd):
+    """``on_write`` gets the events of every revision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_write: Callable[[Sequence[Event]], None] = lambda events: None
+
+    def _apply(self, operations: Sequence[Operation]) -> None:
+        before = self.revision
+        super()._apply(operations)
+        if self.revision > before:
+            self.on_write(self._history[-1][1])
+
+
+class Way:
+    """One machine's way to etcd, as ``reactor.memory.Fault``. ``is_gone``: the machine is dead, whatever still runs."""
+
+    def __init__(self, conditions: Conditions, random: Random) -> None:
+        self.conditions = conditions
+        self.is_gone = False
+        self._random = random
+        self._healed: anyio.Event | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        return self._healed is not None
+
+    def cut(self) -> None:
+        self._healed = self._healed or anyio.Event()
+
+    def heal(self) -> None:
+        if self._healed is not None:
+            self._healed.set()
+            self._healed = None
+
+    def chance(self, probability: float) -> bool:
+        return probability > 0 and self._random.random() < probability
+
+    async def before(self, call: str) -> None:
+        await self._pass(_WATCH_TIMEOUT_S if call == "watch" else _TIMEOUT_S)
+        conditions = self.conditions
+        if call == "watch":
+            if conditions.watch_lag_s:
+                await anyio.sleep(self._random.random() * conditions.watch_lag_s)
+            if self.chance(conditions.break_watch):
+                raise EtcdUnreachableError("the watch broke")
+            return
+        await self.take_time()
+        if self.chance(conditions.lose_request):
+            await self.time_out(call)
+
+    async def after(self, call: str) -> None:
+        await self._pass(_TIMEOUT_S)
+        if self.chance(self.conditions.lose_answer):
+            await self.time_out(call)
+        if self.chance(self.conditions.slow):
+            await anyio.sleep(self._random.random() * self.conditions.slow_s)
+
+    async def take_time(self) -> None:
+        conditions = self.conditions
+        latency_s = 0.0005 + self._random.random() * 0.003
+        if self.chance(conditions.slow):
+            latency_s += self._random.random() * conditions.slow_s
+        await anyio.sleep(latency_s)
+
+    async def time_out(self, call: str) -> None:
+        await anyio.sleep(self._random.random() * _TIMEOUT_S)
+        raise EtcdUnreachableError(f"no answer to {call}")
+
+    async def _pass(self, timeout_s: float) -> None:
+        """Wait while the way is cut."""
+        healed = self._healed
+        if healed is not None and not self.is_gone:
+            with anyio.move_on_after(timeout_s):
+                await healed.wait()
+        if self.is_gone or self.is_cut:
+            raise EtcdUnreachableError("etcd cannot be reached from here")
+
+
+class WayClient(MemoryClient):
+    """A client over a ``Way``. ``later`` does something in the world after a while, whatever becomes of the machine."""
+
+    def __init__(self, server: SeenEtcd, way: Way, *, random: Random, later: Later) -> None:
+        super().__init__(server, fault=way)
+        self.way = way
+        self._etcd = server
+        self._random = random
+        self._later = later
+
+    async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
+        await self._or_land_late("put", [], [Put(key, value, lease)])
+        return await super().put(key, value, lease=lease)
+
+    async def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
+        await self._or_land_late("txn", compares, operations)
+        return await super().txn(compares, operations)
+
+    async def _or_land_late(self, call: str, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
+        """Sometimes a write is on its way for so long that its caller has given up when it is done."""
+        if not self.way.is_gone and self.way.chance(self.way.conditions.land_late):
+            self._later(self._random.random() * 2 * _TIMEOUT_S, lambda: self._land(compares, operations))
+            await self.way.time_out(call)
+
+    def _land(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
+        try:
+            self._etcd.txn(compares, operations)
+        except EtcdError:
+            pass  # its lease is over: nobody is told

@@ -1,0 +1,130 @@
+"""What is done to the cluster: one thing after the other, many of them overlapping, all of them over in the end."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from reactor.errors import EtcdError
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+    from tests.simulation.operator import Operator
+    from tests.simulation.world import World
+
+_LONG_S = (0.5, 2.0, 6.0, 12.0)
+
+
+class Faults:
+    """``rage`` for a while, then ``end``."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._random = world.chance("faults")
+        self._is_raging = True
+        world.network.slow_s = world.weather.slow_network_s
+        world.network.break_chance = world.weather.break_stream
+        kinds: list[tuple[int, Callable[[], None]]] = [
+            (3, self._kill),
+            (4, self._stop),
+            (3, self._cut_from_etcd),
+            (3, self._cut_between),
+            (2, self._reset_streams),
+            (2, self._compact),
+            (2, self._leave),
+        ]
+        # some kinds are left out: what one fault brings to light another may cover up
+        self._kinds = [kind for weight, kind in kinds for _ in range(weight) if self._random.random() < 0.7]
+        self._pace_s = self._random.choice((0.7, 1.5, 3.0))
+
+    async def rage(self, seconds: float, operator: "Operator") -> None:
+        until = self._world.loop.time() + seconds
+        while self._world.loop.time() < until and not self._world.violations:
+            await anyio.sleep(self._random.expovariate(1 / self._pace_s))
+            if self._kinds and self._random.random() < 0.7:
+                self._random.choice(self._kinds)()
+            else:
+                operator.meddle()
+
+    def end(self) -> None:
+        """Everything is as it should be; what the cluster makes of it is seen later."""
+        world = self._world
+        self._is_raging = False
+        world.weather.clear_up()
+        world.network.slow_s, world.network.break_chance = world.weather.slow_network_s, 0.0
+        world.network.heal_all()
+        for node in world.nodes:
+            if node.is_stopped:
+                node.carry_on()
+            if node.way is not None:
+                node.way.heal()
+            node.start()
+
+    def _kill(self) -> None:
+        if node := self._any_node():
+            node.kill(quietly=self._random.random() < 0.3)
+            self._after(node.start)
+
+    def _leave(self) -> None:
+        if node := self._any_node():
+            node.leave()
+            self._after(node.start)
+
+    def _stop(self) -> None:
+        """As SIGSTOP does, often for longer than the lease."""
+        if node := self._any_node():
+            node.stop()
+            self._after(lambda: node.carry_on() if node.is_stopped else None)
+
+    def _cut_from_etcd(self) -> None:
+        node = self._any_node()
+        if node is not None and node.way is not None and not node.way.is_cut:
+            way = node.way
+            self._world.note(f"{node.name} cut from etcd")
+            way.cut()
+            self._after(way.heal, f"{node.name} reaches etcd again")
+
+    def _cut_between(self) -> None:
+        """Between one and all others, or one and another; one way or both."""
+        node = self._random.choice(self._world.nodes)
+        others = [other for other in self._world.nodes if other is not node]
+        if self._random.random() < 0.5:
+            others = [self._random.choice(others)]
+        way = self._random.choice(("in", "out", "both"))
+        self._world.note(f"{node.name} cut {way} from {', '.join(other.name for other in others)}")
+        pairs = [(node.name, other.name) for other in others if way != "in"]
+        pairs += [(other.name, node.name) for other in others if way != "out"]
+        for pair in pairs:
+            self._world.network.cut(*pair)
+        self._after(lambda: [self._world.network.heal(*pair) for pair in pairs], f"{node.name} joined again")
+
+    def _reset_streams(self) -> None:
+        if node := self._any_node():
+            self._world.note(f"connections of {node.name} reset")
+            self._world.network.break_streams(node.name, quietly=self._random.random() < 0.5)
+
+    def _compact(self) -> None:
+        self._world.note("etcd compacts")
+
+        async def compact() -> None:
+            try:
+                self._world.etcd.compact(self._world.etcd.revision)
+            except EtcdError:
+                pass  # nothing new since the last time
+
+        self._world.spawn(compact())
+
+    def _any_node(self) -> "Node | None":
+        up = [node for node in self._world.nodes if node.is_up]
+        return self._random.choice(up) if up else None
+
+    def _after(self, action: Callable[[], object], text: str = "") -> None:
+        """Undo it some time, unless everything has been put in order before."""
+
+        def undo() -> None:
+            if self._is_raging:
+                if text:
+                    self._world.note(text)
+                action()
+
+        self._world.later(self._random.random() * self._random.choice(_LONG_S), undo)

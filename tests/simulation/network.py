@@ -1,0 +1,189 @@
+"""The network between captures, as a ``capture.transport.Transport``: bytes take time, get stuck, and are cut off.
+
+A connection keeps the order of its bytes, as TCP does. What a partition holds back arrives when it is over, also on a
+connection that its sender has given up long ago: so an old connection's messages may come after a new one's.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from random import Random
+
+import anyio
+from anyio.abc import ByteStream
+
+from capture.errors import PeerUnreachableError, PortInUseError
+from capture.transport import Handler
+from tests.simulation.loop import SimulationLoop, context_of
+
+_NEVER = float("inf")
+
+
+class Stream(ByteStream):
+    """One end of a connection. ``host``: whose end; ``other`` is the other one's."""
+
+    def __init__(self, network: "Network", host: str) -> None:
+        self.network = network
+        self.host = host
+        self.other: Stream | None = None
+        self.is_broken = False
+        self._came: deque[bytes] = deque()
+        self._is_ended = False
+        self._news = anyio.Event()
+        self._arrives_at = 0.0
+
+    async def send(self, item: bytes) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.is_broken:
+            raise anyio.BrokenResourceError
+        assert self.other is not None
+        self.network.carry(self, self.other, bytes(item))
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        while not self._came:
+            if self._is_ended or self.is_broken:
+                raise anyio.EndOfStream
+            self._news = anyio.Event()
+            await self._news.wait()
+        return self._came.popleft()
+
+    async def send_eof(self) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Here it is over now, there when everything that was sent has arrived."""
+        if not self.is_broken:
+            self.is_broken = True
+            self._news.set()
+            assert self.other is not None
+            self.network.carry(self, self.other, None)
+
+    def reset(self) -> None:
+        """Over at this end, without a word to the other one and whatever was under way."""
+        self.is_broken = True
+        self._came.clear()
+        self._news.set()
+
+    def arrive(self, data: bytes | None) -> None:
+        if data is None:
+            self._is_ended = True
+        else:
+            self._came.append(data)
+        self._news.set()
+
+    def arrival_after(self, at: float) -> float:
+        """Nothing overtakes what was sent before."""
+        self._arrives_at = max(self._arrives_at, at)
+        return self._arrives_at
+
+
+class Endpoint:
+    """A place that listens; connections wait here for the machine that serves them."""
+
+    def __init__(self, network: "Network", address: str) -> None:
+        self.address = address
+        self._network = network
+        self._waiting: deque[Stream] = deque()
+        self._news = anyio.Event()
+
+    def knock(self, stream: Stream) -> None:
+        self._waiting.append(stream)
+        self._news.set()
+
+    async def serve(self, handler: Handler) -> None:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                while self._waiting:
+                    tasks.start_soon(handler, self._waiting.popleft())
+                self._news = anyio.Event()
+                await self._news.wait()
+
+    async def aclose(self) -> None:
+        if self._network.endpoints.get(self.address) is self:
+            del self._network.endpoints[self.address]
+
+
+class Network:
+    """All links. ``cut(a, b)`` holds what goes from a to b; ``slow_s`` is how long a chunk may take at most."""
+
+    def __init__(self, loop: SimulationLoop, random: Random) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+        self.streams: list[Stream] = []
+        self.slow_s = 0.01
+        self.break_chance = 0.0
+        self._loop = loop
+        self._random = random
+        self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self._context: Context = context_of(None)
+
+    def cut(self, source: str, target: str) -> None:
+        self._cut.setdefault((source, target), [])
+
+    def heal(self, source: str, target: str) -> None:
+        for release in self._cut.pop((source, target), []):
+            release()
+
+    def heal_all(self) -> None:
+        for source, target in list(self._cut):
+            self.heal(source, target)
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._cut
+
+    def break_streams(self, host: str, *, quietly: bool) -> None:
+        """Reset every connection of ``host``; ``quietly``: the other ends do not notice before they are silent long."""
+        alive, self.streams = self.streams, []
+        for stream in alive:
+            assert stream.other is not None
+            if host in (stream.host, stream.other.host):
+                stream.reset()
+                if not quietly:
+                    stream.other.reset()
+            elif not stream.is_broken:
+                self.streams.append(stream)
+
+    def carry(self, source: Stream, target: Stream, data: bytes | None) -> None:
+        """Bring bytes (None: the end) to the other side, some time."""
+        held = self._cut.get((source.host, target.host))
+        if held is not None:
+            held.append(lambda: self.carry(source, target, data))
+            return
+        if data is not None and self._random.random() < self.break_chance:
+            source.reset()  # the sender does not know what of it has arrived
+        at = self._loop.time() + 0.0002 + self._random.random() * self.slow_s
+        self._loop.call_at(target.arrival_after(at), target.arrive, data, context=self._context)
+
+    def at(self, host: str) -> "HostTransport":
+        return HostTransport(self, host)
+
+    async def connect(self, host: str, address: str) -> Stream:
+        await anyio.sleep(0.0005 + self._random.random() * self.slow_s)
+        there = address.partition(":")[0]
+        while self.is_cut(host, there) or self.is_cut(there, host):
+            await anyio.sleep(0.5)
+        endpoint = self.endpoints.get(address)
+        if endpoint is None:
+            raise PeerUnreachableError(f"no capture answers at {address}: connection refused")
+        here, far = Stream(self, host), Stream(self, there)
+        here.other, far.other = far, here
+        self.streams.append(here)
+        endpoint.knock(far)
+        return here
+
+
+class HostTransport:
+    """The network as one host uses it."""
+
+    def __init__(self, network: Network, host: str) -> None:
+        self._network = network
+        self._host = host
+
+    async def connect(self, address: str) -> ByteStream:
+        return await self._network.connect(self._host, address)
+
+    async def listen(self, address: str) -> Endpoint:
+        if address in self._network.endpoints:
+            raise PortInUseError(f"cannot listen on {address}: address already in use; stop what does or take another")
+        endpoint = self._network.endpoints[address] = Endpoint(self._network, address)
+        return endpoint

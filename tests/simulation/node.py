@@ -1,0 +1,148 @@
+"""One machine of the simulated cluster: it runs the real capture, is killed, stopped, continued, and started again."""
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from capture.capture import Capture
+from capture.config import ServerSettings
+from reactor.errors import WeirError
+from tests.simulation.etcd import Way, WayClient
+from tests.simulation.loop import Machine
+from tests.simulation.parts import SimulatedWorks
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from reactor.client import EtcdClient
+    from tests.simulation.world import World
+
+T = TypeVar("T")
+
+_SESSION_TTL_S = 5
+_RESTART_S = 1.0
+
+
+class Node(Machine):
+    """``capture``: the process that runs here, None while none does."""
+
+    def __init__(self, name: str, world: "World") -> None:
+        super().__init__(name)
+        self.world = world
+        self.capture: Capture | None = None
+        self.is_wanted = False
+        self._way: Way | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._starts = 0
+
+    @property
+    def is_up(self) -> bool:
+        return self.capture is not None and not self.is_stopped
+
+    @property
+    def way(self) -> Way | None:
+        return self._way
+
+    def start(self) -> None:
+        """Start the process and keep it started, as a supervisor does."""
+        if not self.is_wanted:
+            self.is_wanted = True
+            self._starts += 1
+            self.world.note(f"{self.name} starts")
+            self.spawn(self._run())
+
+    def kill(self, *, quietly: bool) -> None:
+        """The process is gone at once; ``quietly``: its peers' connections are not even reset."""
+        self.world.note(f"{self.name} killed")
+        if self.is_stopped:
+            self.carry_on()
+        self.is_wanted = False
+        self.capture = None
+        if self._way is not None:
+            self._way.is_gone = True
+            self._way.heal()
+            self._way = None
+        network = self.world.network
+        network.break_streams(self.name, quietly=quietly)
+        network.endpoints.pop(self._address, None)
+        for task in list(self._tasks):
+            task.cancel()
+
+    def stop(self) -> None:
+        self.world.note(f"{self.name} stopped")
+        self.world.loop.stop_machine(self)
+
+    def carry_on(self) -> None:
+        self.world.note(f"{self.name} goes on")
+        self.world.loop.continue_machine(self)
+
+    def leave(self) -> None:
+        """End it in an orderly way, as SIGTERM does."""
+        if self.capture is not None:
+            self.world.note(f"{self.name} leaves")
+            self.is_wanted = False
+            self.spawn(self.capture.leave())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """A task of this machine, which dies with it."""
+        task = self.world.spawn(work, self)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` where a cancellation of the caller does not reach it."""
+        done = anyio.Event()
+        outcome: list[T] = []
+        failure: list[WeirError] = []
+
+        async def run() -> None:
+            try:
+                outcome.append(await work)
+            except WeirError as error:
+                failure.append(error)
+            finally:
+                done.set()
+
+        self.spawn(run())
+        await done.wait()
+        if failure:
+            raise failure[0]
+        if not outcome:
+            await anyio.sleep_forever()  # the machine has died
+        return outcome[0]
+
+    @property
+    def _address(self) -> str:
+        return f"{self.name}:7000"
+
+    async def _run(self) -> None:
+        starts = self._starts
+        while self.is_wanted and starts == self._starts:
+            settings = ServerSettings(
+                cluster_id=self.world.cluster,
+                addr=f"{self.name}:8300",
+                peer_addr=self._address,
+                data_dir=Path("nowhere"),
+                session_ttl_seconds=_SESSION_TTL_S,
+            )
+            transport = self.world.network.at(self.name)
+            capture = Capture(settings, works=SimulatedWorks(self), connect_etcd=self._connect, transport=transport)
+            self.capture = capture
+            try:
+                await capture.run()
+            except WeirError as error:
+                self.world.note(f"{self.name} failed: {error}")
+            finally:
+                if self.capture is capture:
+                    self.capture = None
+            await anyio.sleep(_RESTART_S)
+
+    async def _connect(self, settings: ServerSettings) -> "EtcdClient":
+        world = self.world
+        self._way = Way(world.weather.etcd, world.chance("etcd", self.name, self._starts, world.loop.time()))
+        return WayClient(world.etcd, self._way, random=world.chances, later=self._later)
+
+    def _later(self, after_s: float, action: Callable[[], object]) -> None:
+        self.world.later(after_s, action)

@@ -1,0 +1,157 @@
+"""Somebody at the command line: creates changefeeds, meddles with them, and tidies up in the end.
+
+All goes through the door that the HTTP API uses, and may fail as it would there: what counts is what it does to others.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from capture import cluster as views
+from capture.door import Door
+from capture.errors import ChangefeedExistsError
+from owner import jobs
+from reactor.errors import WeirError
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.records import ChangefeedConfig, FeedState, Mode
+from tests.simulation.outside import Sink, Upstream
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+    from tests.simulation.world import World
+
+_RETRY_S = 1.0
+_RETENTION_S = 5
+
+
+class Operator:
+    """``is_done``: nothing that was begun is unfinished, and everything is wanted to run."""
+
+    def __init__(self, world: "World") -> None:
+        self.is_done = False
+        self._world = world
+        self._random = world.chance("operator")
+        self._created = 0
+        self._names = [ChangefeedId(f"feed{number + 1}") for number in range(self._random.choice((1, 1, 2)))]
+        self._doomed: set[ChangefeedId] = set()
+
+    async def create_feeds(self) -> None:
+        for name in self._names:
+            await self._create(name)
+
+    def meddle(self) -> None:
+        """One command, whether it makes sense or not."""
+        commands: list[Callable[[Door], Awaitable[object]]] = [
+            lambda door: door.pause(self._name()),
+            lambda door: door.resume(self._name()),
+            lambda door: door.resume(self._name()),
+            self._rewind,
+            lambda door: door.ask(jobs.Rebalance("", self._name())),
+            self._move_table,
+            self._move_table,
+            self._drain,
+            lambda door: door.ask(jobs.ResignOwner("")),
+            lambda door: door._capture.resign(),
+        ]
+        command = self._random.choice(commands)
+        if self._random.random() < 0.08:
+            self._world.spawn(self._replace(self._name()))
+        elif node := self._owner():
+            self._world.spawn(self._try(node, command))
+
+    async def put_in_order(self) -> None:
+        """After the faults: whatever was stopped goes on, whatever is half removed or half created is finished."""
+        while True:
+            self.is_done = True
+            for name in self._names:
+                feed = self._world.checks.feeds.get(name)
+                if feed is None:
+                    self.is_done = False
+                    if name not in self._doomed:
+                        await self._create(name)
+                elif feed.info.state in (FeedState.STOPPED, FeedState.FAILED):
+                    self.is_done = False
+                    if node := self._owner():
+                        await self._try(node, lambda door, name=name: door.resume(name))
+                elif feed.info.state is FeedState.REMOVED:
+                    self.is_done = False
+            await anyio.sleep(_RETRY_S)
+
+    async def _create(self, name: ChangefeedId) -> None:
+        """A changefeed over a source and a sink of its own; asked for again until it is there."""
+        self._created += 1
+        number, world = self._created, self._world
+        upstream = Upstream(self._random.randint(1, 4), world.chance("source", number))
+        world.outside.upstreams[f"sim://source{number}"] = upstream
+        world.outside.sinks[f"sim://sink{number}"] = Sink(upstream, lambda text: world.note(f"{name} {text}"))
+        for _ in range(self._random.randint(0, 5)):
+            upstream.commit()
+        target_ts = upstream.position + self._random.randint(0, 1500) if self._random.random() < 0.3 else None
+        spec = views.ChangefeedSpec(
+            changefeed_id=name,
+            source_uri=f"sim://source{number}",
+            sink_uri=f"sim://sink{number}",
+            mode=self._random.choice((Mode.ALL, Mode.INCREMENTAL)),
+            target_ts=target_ts,
+            config=ChangefeedConfig(log_retention_seconds=_RETENTION_S),
+        )
+        while name not in world.checks.feeds:
+            if node := self._owner():
+                await self._try(node, lambda door: door.create(spec), is_quiet=True)
+            await anyio.sleep(_RETRY_S)
+
+    async def _replace(self, name: ChangefeedId) -> None:
+        """Remove a changefeed, and create another of the same name."""
+        feed = self._world.checks.feeds.get(name)
+        if feed is None or name in self._doomed:
+            return
+        self._doomed.add(name)
+        self._world.note(f"{name} is to be replaced")
+        while self._world.checks.feeds.get(name) is feed:
+            if node := self._owner():
+                await self._try(node, lambda door: door.remove(name), is_quiet=True)
+            await anyio.sleep(_RETRY_S)
+        await self._create(name)
+        self._doomed.discard(name)
+
+    async def _rewind(self, door: Door) -> None:
+        name = self._name()
+        feed = self._world.checks.feeds.get(name)
+        if feed is not None and feed.status is not None:
+            back = self._random.randint(0, 200)
+            await door.resume(name, overwrite_checkpoint_ts=max(0, feed.status.checkpoint_ts - back))
+
+    async def _move_table(self, door: Door) -> None:
+        captures = sorted(door._life.state.captures)
+        capture = self._random.choice(captures) if captures else CaptureId("nobody")
+        await door.ask(jobs.MoveTable("", self._name(), self._random.randint(1, 4), capture))
+
+    async def _drain(self, door: Door) -> None:
+        captures = sorted(door._life.state.captures)
+        if captures:
+            await door.ask(jobs.DrainCapture("", self._random.choice(captures)))
+
+    async def _try(self, node: "Node", command: Callable[[Door], Awaitable[object]], *, is_quiet: bool = False) -> None:
+        assert node.capture is not None
+        try:
+            with anyio.move_on_after(10.0):
+                await command(node.capture.cluster)
+            outcome = "done"
+        except ChangefeedExistsError:
+            return
+        except WeirError as error:
+            outcome = str(error)
+        if not is_quiet:
+            self._world.note(f"operator: {outcome}")
+
+    def _owner(self) -> "Node | None":
+        """Somebody who thinks it is the owner."""
+        found = [node for node in self._world.nodes if node.is_up and node.capture and node.capture.cluster.is_owner]
+        return self._random.choice(found) if found else None
+
+    def _name(self) -> ChangefeedId:
+        return self._random.choice(self._names)
+
+
+__all__ = ["Operator", "Ts"]

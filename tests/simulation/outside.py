@@ -1,0 +1,203 @@
+"""What a changefeed reads and writes, without bytes: a source with a log of transactions, log storage, and a sink.
+
+The source's log is the truth that everything is held against. The sink takes a commit as the real ones do: rows and
+record in one step, and only if the record is what the writer says it is; and it knows by itself whether the rows are
+exactly those the source committed in between.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+import anyio
+
+from agent.errors import LogError, SinkFencedError
+from agent.log.reader import LogReader
+from agent.log.segment import SegmentName
+from agent.log.storage import Entry
+from agent.ports import SegmentRef
+from reactor.ids import TableSpan, Ts
+from reactor.records import TableRecord
+
+_START_TS = 1000
+_KEY_SPACE = 1 << 64
+
+
+class ViolationError(AssertionError):
+    """Something that must never happen has happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent:
+    ts: Ts
+    number: int
+    table_id: int
+    hash: int
+
+    def is_of(self, span: TableSpan) -> bool:
+        return self.table_id == span.table_id and span.start <= self.hash < span.end
+
+
+class Upstream:
+    """One source database. ``position``: nothing will be committed at or below it any more."""
+
+    def __init__(self, tables: int, random: Random) -> None:
+        self.tables = tuple(
+            TableRecord(table_id=number, schema_name="public", name=f"t{number}", key=("id",))
+            for number in range(1, tables + 1)
+        )
+        self.events: list[RowEvent] = []
+        self.position = Ts(_START_TS)
+        self.news = anyio.Event()
+        self.slot_ts: Ts | None = None
+        self._random = random
+
+    def commit(self) -> None:
+        """One transaction."""
+        self.move()
+        for _ in range(self._random.choice((1, 1, 2, 3, 8))):
+            table, hash = self._random.choice(self.tables), self._random.randrange(_KEY_SPACE)
+            self.events.append(RowEvent(self.position, len(self.events), table.table_id, hash))
+        self._tell()
+
+    def move(self) -> None:
+        """The position moves also when nothing of interest is committed."""
+        self.position = Ts(self.position + self._random.randint(1, 40))
+        self._tell()
+
+    def open_slot(self) -> Ts:
+        """Where a dump's snapshot and the stream behind it meet; the same for whoever asks again."""
+        if self.slot_ts is None:
+            self.slot_ts = self.position
+        return self.slot_ts
+
+    def between(self, from_ts: Ts, to_ts: Ts) -> list[RowEvent]:
+        start = bisect_right(self.events, from_ts, key=lambda event: event.ts)
+        return self.events[start : bisect_right(self.events, to_ts, key=lambda event: event.ts)]
+
+    def last_ts(self, table_id: int, up_to: Ts) -> Ts:
+        """The table's last change at or below ``up_to``."""
+        found = (event.ts for event in reversed(self.between(Ts(0), up_to)) if event.table_id == table_id)
+        return next(found, Ts(0))
+
+    def _tell(self) -> None:
+        self.news.set()
+        self.news = anyio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    name: SegmentName
+    events: tuple[RowEvent, ...]
+    modified_at: float
+
+
+class Storage:
+    """The change log's files of one changefeed id; also what a changefeed of the same name left behind."""
+
+    def __init__(self, name: str) -> None:
+        self.files: dict[str, Segment] = {}
+        self._name = name
+
+    def __str__(self) -> str:
+        return f"log of {self._name}"
+
+    def path_of(self, name: str) -> str:
+        return name
+
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
+    def entries(self) -> list[Entry]:
+        return [Entry(name, 1, self.files[name].modified_at) for name in sorted(self.files)]
+
+    def read(self, name: str) -> tuple[RowEvent, ...]:
+        """:raises LogError: it is gone."""
+        if name not in self.files:
+            raise LogError(f"{name} is missing")
+        return self.files[name].events
+
+    def write(self, segment: Segment) -> None:
+        self.files[str(segment.name)] = segment
+
+    def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.files.pop(name, None)
+
+
+class StorageReader(LogReader):
+    """The real reader over ``Storage``."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)  # type: ignore[arg-type]
+        self._storage = storage
+
+    def _ref(self, name: SegmentName) -> SegmentRef:
+        tables = frozenset(event.table_id for event in self._storage.read(str(name)))
+        return name.ref(str(name), size=1 << 20, tables=tables)
+
+
+@dataclass(slots=True)
+class SinkTable:
+    """``records``: how far each span is; ``rows``: numbers of the events that were applied."""
+
+    records: dict[TableSpan, Ts] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+
+
+class Sink:
+    """Tables by id. ``note`` hears of every commit."""
+
+    def __init__(self, upstream: Upstream, note: Callable[[str], None]) -> None:
+        self.tables: dict[int, SinkTable] = {}
+        self._upstream = upstream
+        self._note = note
+
+    def load(self, table_id: int, start_ts: Ts) -> None:
+        """Take a dumped table over; one that is there stays."""
+        if table_id not in self.tables:
+            rows = [event.number for event in self._upstream.between(Ts(0), start_ts) if event.table_id == table_id]
+            self.tables[table_id] = SinkTable({TableSpan(table_id): start_ts}, rows)
+            self._note(f"table {table_id} loaded at {start_ts}")
+
+    def recorded_ts(self, span: TableSpan) -> Ts | None:
+        table = self.tables.get(span.table_id)
+        return table.records.get(span) if table else None
+
+    def commit(self, span: TableSpan, from_ts: Ts, to_ts: Ts, rows: list[RowEvent], writer: str) -> None:
+        """Rows and record, or nothing.
+
+        :raises SinkFencedError: the record is not ``from_ts``.
+        """
+        recorded = self.recorded_ts(span)
+        if recorded != from_ts:
+            self._note(f"{writer} refused: {span} ({from_ts}, {to_ts}] where {recorded} is recorded")
+            raise SinkFencedError(f"{span} is recorded at {recorded}, not at {from_ts}; this writer is late")
+        self.apply(span, from_ts, to_ts, rows, writer)
+
+    def apply(self, span: TableSpan, from_ts: Ts, to_ts: Ts, rows: list[RowEvent], writer: str) -> None:
+        """The truth is asked before anything is stored: loss and doubling show at once, with who did it."""
+        table = self.tables[span.table_id]
+        wanted = [event.number for event in self._upstream.between(table.records[span], to_ts) if event.is_of(span)]
+        given = [event.number for event in rows]
+        if given != wanted or to_ts <= table.records[span]:
+            lost, doubled = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+            raise ViolationError(
+                f"{writer} wrote {span} ({from_ts}, {to_ts}] over {table.records[span]}: lost {lost}, doubled {doubled}"
+            )
+        table.records[span] = to_ts
+        table.rows += given
+        self._note(f"{writer} wrote {span} ({from_ts}, {to_ts}] {len(given)} rows")
+
+
+class Outside:
+    """Everything outside the cluster: by source URI, by changefeed id, by sink URI."""
+
+    def __init__(self) -> None:
+        self.upstreams: dict[str, Upstream] = {}
+        self.storages: dict[str, Storage] = {}
+        self.sinks: dict[str, Sink] = {}
+
+    def storage(self, changefeed: str) -> Storage:
+        return self.storages.setdefault(changefeed, Storage(changefeed))

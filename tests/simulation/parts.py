@@ -1,0 +1,332 @@
+"""What a capture works with in the simulation: ``agent.parts.Parts`` and ``capture.works.Works`` over ``outside``.
+
+Only I/O is replaced. The log's head, the unit records, the reader of segments, the plan of a flush and retention are
+the real ones. "Threads" are tasks of the machine that a cancellation abandons, as it does with real ones; a request
+to the sink or to storage lands even if the machine that sent it is dead by then.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from agent.effects import StartUnit
+from agent.errors import JobError, SinkConfigError, SinkFencedError, SourceUnreachableError
+from agent.flush import job
+from agent.flush.plan import Order, plan_flush
+from agent.log import retention
+from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.segment import SegmentName
+from agent.parts import Flushed, FlushLimits, Parts, Progress, SpanFlushed, SpanPosition, UnitState
+from agent.ports import FlushResult, FlushTask
+from agent.units.records import UnitRecords
+from capture.cluster import ChangefeedSpec, TableDiff
+from capture.errors import JobRefusedError
+from capture.secrets import Keeper
+from capture.works import LifeWorks, SourceSnapshot
+from owner.jobs import UpstreamDropped
+from reactor import keys
+from reactor.client import EtcdClient
+from reactor.effects import DropUpstream
+from reactor.errors import WeirError
+from reactor.ids import CaptureId, TableSpan, Ts
+from reactor.records import ChangefeedInfo, SealedUri, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.state import ClusterState
+from tests.simulation.outside import RowEvent, Segment, Sink, Storage, StorageReader, Upstream
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+
+T = TypeVar("T")
+
+_RETENTION_CHECK_S = 4.0
+_SEGMENT_EVENTS_MAX = 12
+
+
+class OpenKeeper(Keeper):
+    """Seals nothing: encryption is random, and here is nobody to hide from."""
+
+    def __init__(self) -> None:
+        """Without a key."""
+
+    def seal(self, uri: str) -> SealedUri:
+        return SealedUri(masked=uri, sealed=uri)
+
+    def open(self, sealed: SealedUri) -> str:
+        return sealed.sealed
+
+
+class SimulatedParts:
+    """The parts of one changefeed on one capture."""
+
+    def __init__(
+        self,
+        node: "Node",
+        info: ChangefeedInfo,
+        *,
+        capture: CaptureId,
+        client: EtcdClient,
+        checkpoint: Callable[[], Ts],
+    ) -> None:
+        self._node = node
+        self._info = info
+        self._capture = capture
+        self._client = client
+        self._checkpoint = checkpoint
+        outside = node.world.outside
+        self._upstream: Upstream = outside.upstreams[info.source.sealed]
+        self._sink: Sink = outside.sinks[info.sink.sealed]
+        self._storage: Storage = outside.storage(info.id)
+        self._reader = StorageReader(self._storage)
+        self._random: Random = node.world.chance("parts", node.name, capture, info.id, info.epoch)
+
+    async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        recorded = await self._node.in_thread(self._recorded_ts(span))
+        return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
+
+    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+        for position in positions:
+            self._node.world.checks.note_flush(self._node, self._capture, self._info, position.span)
+        flushed = await self._node.in_thread(self._flush(positions, limits))
+        spans = [await self._look_again(span) if _is_fenced(span) else span for span in flushed.spans]
+        return Flushed(tuple(spans), flushed.is_behind)
+
+    async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
+        match order.unit:
+            case Unit.DUMP:
+                await self._dump(order, on_progress)
+            case Unit.LOAD:
+                await self._load(order)
+            case Unit.SYNC:
+                await self._sync(order)
+
+    async def close(self) -> None:
+        """Nothing is held between calls."""
+
+    # Spans
+
+    async def _recorded_ts(self, span: TableSpan) -> Ts:
+        recorded = await self._ask(lambda: self._sink.recorded_ts(span))
+        if recorded is None:
+            raise SinkConfigError(f"the sink has no record of {span}")
+        return recorded
+
+    async def _flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+        await self._take_time()
+        from_ts = min(position.recorded_ts for position in positions)
+        to_ts = max(limits.target(position.table.table_id) for position in positions)
+        segments = self._reader.segments(limits.head, from_ts, to_ts) if to_ts > from_ts else ()
+        order = Order(self._info.id, "", SinkMode.UPSERT, "")
+        plan = plan_flush(positions, segments, limits, order=order)
+        work = [(task, self._rows(task)) for task in plan.tasks]
+        await anyio.sleep(self._node.world.weather.flush_s(self._random))
+        results = [await self._write(task, rows) for task, rows in work]
+        return Flushed(tuple(job._outcomes(plan, results, limits.head)), plan.is_behind)
+
+    def _rows(self, task: FlushTask) -> list[RowEvent]:
+        """What a task finds in its segments."""
+        events = (event for segment in task.segments for event in self._storage.read(segment.path))
+        return [event for event in events if task.from_ts < event.ts <= task.to_ts and event.is_of(task.span)]
+
+    async def _write(self, task: FlushTask, rows: list[RowEvent]) -> FlushResult:
+        writer = f"{self._capture[:6]}@{self._node.name}"
+        try:
+            if rows:
+                await self._ask(lambda: self._sink.commit(task.span, task.from_ts, task.to_ts, rows, writer))
+        except WeirError as error:
+            told = {"error": str(error), "error_code": error.code, "retryable": error.retryable}
+            return FlushResult(task.span, task.from_ts, task.to_ts, **told)  # type: ignore[arg-type]
+        return FlushResult(task.span, task.from_ts, task.to_ts, committed=bool(rows), rows=len(rows))
+
+    async def _look_again(self, span: SpanFlushed) -> SpanFlushed:
+        """As ``agent.feed_parts`` does."""
+        before = span.position
+        position = await self.open_span(before.table, before.span, before.checkpoint_ts)
+        return SpanFlushed(position) if position.recorded_ts > before.recorded_ts else span
+
+    # Units
+
+    def _records(self, source: str) -> UnitRecords:
+        state = self._info
+        return UnitRecords(self._client, keys.UnitKey(self._node.world.cluster, state.namespace, state.id, source))
+
+    async def _dump(self, order: StartUnit, on_progress: Progress) -> None:
+        records = self._records(order.source)
+        running = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
+        await records.write(running)
+        start_ts = await self._node.in_thread(self._ask_source(self._upstream.open_slot))
+        for done in range(3):
+            await anyio.sleep(self._random.random())
+            on_progress(UnitState(done, 3))
+        tables = tuple(table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in self._upstream.tables)
+        await records.write(running.with_(stage=UnitStage.FINISHED, tables=tables, start_ts=start_ts))
+
+    async def _load(self, order: StartUnit) -> None:
+        records = self._records(order.source)
+        dumped = await records.read()
+        assert dumped is not None
+        running = dumped.with_(unit=Unit.LOAD, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
+        await records.write(running)
+        await self._load_tables(running.tables)
+        await records.write(running.with_(stage=UnitStage.FINISHED))
+
+    async def _load_tables(self, tables: Sequence[TableRecord]) -> None:
+        for table in tables:
+            await self._node.in_thread(self._ask(lambda table=table: self._sink.load(table.table_id, table.start_ts)))
+
+    async def _sync(self, order: StartUnit) -> None:
+        records = self._records(order.source)
+        before = await records.read() or await self._begin_without_dump(order)
+        running = before.with_(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
+        await records.write(running)
+        log_key = keys.LogKey(self._node.world.cluster, self._info.namespace, self._info.id, order.source)
+        writer = LogWriter(EtcdHeadStore(self._client, log_key), capture=self._capture)
+        await writer.take_over(start_ts=running.start_ts)
+        while True:
+            try:
+                await self._session(writer)
+            except SourceUnreachableError:
+                await anyio.sleep(0.25)
+            await writer.renew()
+
+    async def _begin_without_dump(self, order: StartUnit) -> UnitRecord:
+        start_ts = await self._node.in_thread(self._ask_source(self._upstream.open_slot))
+        tables = tuple(table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in self._upstream.tables)
+        await self._load_tables(tables)
+        running = UnitStage.RUNNING
+        return UnitRecord(unit=Unit.SYNC, stage=running, epoch=order.epoch, tables=tables, start_ts=start_ts)
+
+    async def _session(self, writer: LogWriter) -> None:
+        """One connection to the source, read from where the log is complete.
+
+        :raises SourceUnreachableError: it broke.
+        """
+        read = writer.head.resolved_ts
+        look_at = anyio.current_time() + _RETENTION_CHECK_S
+        while True:
+            news, position = self._upstream.news, self._upstream.position
+            waiting = self._upstream.between(read, position)
+            if waiting:
+                for cut, is_complete in self._cuts(waiting):
+                    await self._append(writer, cut, is_complete=is_complete)
+                    read = cut[-1].ts
+            else:
+                await writer.advance(position, resolved_time=self._node.world.now)
+            if self._random.random() < self._node.world.weather.break_source:
+                raise SourceUnreachableError("the connection to the source broke")
+            if anyio.current_time() >= look_at:
+                await self._remove_old(writer)
+                look_at = anyio.current_time() + _RETENTION_CHECK_S
+            with anyio.move_on_after(1.0):
+                await news.wait()
+            await anyio.sleep(0.2)
+
+    def _cuts(self, events: list[RowEvent]) -> list[tuple[list[RowEvent], bool]]:
+        """Segments' events; a transaction may spread over several."""
+        cuts: list[tuple[list[RowEvent], bool]] = []
+        while events:
+            count = self._random.randint(1, _SEGMENT_EVENTS_MAX)
+            cut, events = events[:count], events[count:]
+            cuts.append((cut, not events or events[0].ts != cut[-1].ts))
+        return cuts
+
+    async def _append(self, writer: LogWriter, events: list[RowEvent], *, is_complete: bool) -> None:
+        head = writer.head
+        resolved_ts = events[-1].ts if is_complete else head.resolved_ts
+        name = SegmentName(head.last_seq + 1, head.epoch, events[0].ts, events[-1].ts, resolved_ts)
+        segment = Segment(name, tuple(events), self._node.world.now)
+        await self._node.in_thread(self._ask(lambda: self._storage.write(segment)))
+        await writer.append(name.ref(str(name)), is_complete=is_complete, resolved_time=self._node.world.now)
+
+    async def _remove_old(self, writer: LogWriter) -> None:
+        entries = await self._node.in_thread(self._ask(self._storage.entries))
+        removal = retention.plan(
+            writer.head,
+            entries,
+            checkpoint_ts=self._checkpoint(),
+            now=self._node.world.now,
+            retention_s=self._info.config.log_retention_seconds,
+        )
+        if removal.names:
+            await retention.apply(removal, writer)
+            await self._node.in_thread(self._ask(lambda: self._storage.remove(removal.names)))
+
+    # The way there
+
+    async def _take_time(self) -> None:
+        await anyio.sleep(0.001 + self._random.random() * 0.01)
+
+    async def _ask(self, request: Callable[[], T]) -> T:
+        """A request to storage or sink. Its answer may be lost.
+
+        :raises JobError: no answer.
+        """
+        weather = self._node.world.weather
+        answer = await self._node.world.request(request, after_s=weather.storage_s(self._random))
+        if self._random.random() < weather.lose_storage_answer:
+            raise JobError("no answer from storage")
+        return answer
+
+    async def _ask_source(self, request: Callable[[], T]) -> T:
+        await self._take_time()
+        if self._random.random() < self._node.world.weather.break_source:
+            raise SourceUnreachableError("the source does not answer")
+        return request()
+
+
+class SimulatedWorks:
+    """One machine's works; see ``capture.works.Works``."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self.keeper: Keeper = OpenKeeper()
+
+    async def start(self, client: EtcdClient) -> None:
+        """Nothing to start."""
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> LifeWorks:
+        return _SimulatedLifeWorks(self._node, client, capture, state)
+
+    async def check(self, spec: ChangefeedSpec) -> None:
+        """Whatever is asked for can be."""
+
+    @asynccontextmanager
+    async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[SourceSnapshot]:
+        raise JobRefusedError("nothing is compared in a simulation; the checkers do that")
+        yield
+
+    async def compare(self, info: ChangefeedInfo, snapshot: SourceSnapshot) -> list[TableDiff]:
+        return []
+
+
+class _SimulatedLifeWorks:
+    def __init__(self, node: "Node", client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
+        self._node = node
+        self._client = client
+        self._capture = capture
+        self._state = state
+
+    def open(self, info: ChangefeedInfo) -> Parts:
+        def checkpoint() -> Ts:
+            feed = self._state.changefeeds.get(info.id)
+            return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
+
+        return SimulatedParts(self._node, info, capture=self._capture, client=self._client, checkpoint=checkpoint)
+
+    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
+        world = self._node.world
+        await anyio.sleep(0.05)
+        if world.weather.breaks(world.chances):
+            post(UpstreamDropped(effect.changefeed, "the source does not answer"))
+            return
+        await world.request(world.outside.storage(effect.changefeed).files.clear, after_s=0.05)
+        post(UpstreamDropped(effect.changefeed))
+
+
+def _is_fenced(span: SpanFlushed) -> bool:
+    return span.error is not None and span.error.code == SinkFencedError.code

@@ -1,0 +1,148 @@
+"""One run from beginning to end: a cluster comes up, is maltreated for a while, left in peace, and must recover.
+
+``simulate(seed)`` is a pure function of its seed and answers what was found.
+"""
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import anyio
+import structlog
+
+from reactor.records import FeedState
+from tests.simulation.faults import Faults
+from tests.simulation.loop import SimulationLoop
+from tests.simulation.node import Node
+from tests.simulation.operator import Operator
+from tests.simulation.world import World, closed_world
+
+_LOOK_S = 0.25
+_CALM_TRAFFIC_S = 3.0
+#: after the faults: lease, grace, the longest wait of a changefeed that has failed a few times
+_RECOVERY_S = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``digest``: a fingerprint of the whole run. ``recovery_s``: until everything was replicated again."""
+
+    seed: int
+    digest: str
+    violations: tuple[str, ...]
+    story: tuple[str, ...]
+    virtual_s: float
+    recovery_s: float
+    commits: int
+
+
+class Run:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = world.chance("run")
+        self._operator = Operator(world)
+        self._faults = Faults(world)
+        self.recovery_s = 0.0
+
+    async def play(self) -> None:
+        world = self._world
+        for number in range(_cluster_size(self._random)):
+            node = Node(f"n{number + 1}", world)
+            world.nodes.append(node)
+            node.start()
+        world.spawn(self._look())
+        world.spawn(self._operator.create_feeds())
+        traffic = world.spawn(self._traffic())
+        await anyio.sleep(self._random.uniform(3.0, 8.0))
+        await self._faults.rage(self._random.uniform(10.0, 35.0), self._operator)
+        world.note("--- the faults are over")
+        self._faults.end()
+        started = world.loop.time()
+        world.spawn(self._operator.put_in_order())
+        await anyio.sleep(_CALM_TRAFFIC_S)
+        traffic.cancel()
+        with anyio.move_on_after(_RECOVERY_S):
+            while self._unsettled() and not world.violations:
+                await anyio.sleep(_LOOK_S)
+        self.recovery_s = world.loop.time() - started
+        for what in self._unsettled() if not world.violations else ():
+            world.violate(f"not settled after {self.recovery_s:.0f} s: {what}")
+
+    async def _look(self) -> None:
+        while True:
+            await anyio.sleep(_LOOK_S)
+            self._world.checks.look()
+
+    async def _traffic(self) -> None:
+        """Sources commit, at a pace that changes."""
+        random = self._world.chance("traffic")
+        while True:
+            await anyio.sleep(random.choice((0.05, 0.2, 0.5, 2.0)) * random.random())
+            for upstream in self._world.outside.upstreams.values():
+                if random.random() < 0.8:
+                    upstream.commit()
+                else:
+                    upstream.move()
+
+    def _unsettled(self) -> list[str]:
+        """What is not yet as it should be in the end."""
+        left = [f"{node.name} is down" for node in self._world.nodes if node.is_wanted and not node.is_up]
+        if not self._operator.is_done:
+            left.append("the operator is at work")
+        for id, feed in sorted(self._world.checks.feeds.items()):
+            position, target = feed.upstream.position, feed.info.target_ts
+            checkpoint_ts = feed.status.checkpoint_ts if feed.status else 0
+            if target is not None and target <= position:
+                if feed.info.state is not FeedState.FINISHED:
+                    left.append(f"{id} is {feed.info.state} at {checkpoint_ts}, its target is {target}")
+            elif feed.info.state is not FeedState.NORMAL or checkpoint_ts < position:
+                left.append(f"{id} is {feed.info.state} at {checkpoint_ts}, its source at {position}")
+        return left
+
+
+def simulate(seed: int, *, stop_at_first: bool = True) -> Outcome:
+    """Run one seed."""
+    loop = SimulationLoop()
+    world = World(seed, loop)
+
+    def to_story(logger: Any, name: str, event: MutableMapping[str, Any]) -> str:
+        event["log_level"] = name
+        world.note(" ".join(f"{key}={value}" for key, value in event.items() if key != "exc_info"))
+        world.checks.on_log(dict(event))
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[to_story])
+    try:
+        with closed_world(world):
+            return _run(world, loop)
+    finally:
+        structlog.configure(**before)
+        loop.close()
+
+
+def _run(world: World, loop: SimulationLoop) -> Outcome:
+    run: list[Run] = []
+
+    async def main() -> None:
+        run.append(Run(world))
+        await run[0].play()
+        await world.end()
+
+    loop.run_until_complete(main())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    commits = sum(len(table.rows) for sink in world.outside.sinks.values() for table in sink.tables.values())
+    return Outcome(
+        seed=world.seed,
+        digest=world.digest(),
+        violations=tuple(world.violations),
+        story=tuple(world.story),
+        virtual_s=loop.time(),
+        recovery_s=run[0].recovery_s,
+        commits=commits,
+    )
+
+
+def _cluster_size(random: Random) -> int:
+    return random.choice((3, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 7))

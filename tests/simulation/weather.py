@@ -1,0 +1,71 @@
+"""How bad the world is in one run: drawn once from the seed, and over when the faults are."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.simulation.etcd import Conditions
+
+
+@dataclass(slots=True)
+class Weather:
+    """Chances are per call; times are upper bounds in seconds."""
+
+    etcd: Conditions = field(default_factory=Conditions)
+    slow_storage: float = 0.0
+    slow_flush: float = 0.0
+    hang_s: float = 0.0
+    lose_storage_answer: float = 0.0
+    break_source: float = 0.0
+    break_stream: float = 0.0
+    slow_network_s: float = 0.004
+
+    @classmethod
+    def drawn(cls, random: Random) -> "Weather":
+        """Some runs are calm in some respect: faults that always come together hide what each alone would show."""
+
+        def maybe(chance: float) -> float:
+            return chance * random.random() if random.random() < 0.5 else 0.0
+
+        conditions = Conditions(
+            lose_request=maybe(0.02),
+            lose_answer=maybe(0.03),
+            land_late=maybe(0.02),
+            slow=maybe(0.2),
+            slow_s=random.choice((0.05, 0.3, 1.5)),
+            break_watch=maybe(0.02),
+            watch_lag_s=random.choice((0.0, 0.0, 0.02, 0.2, 1.0)),
+        )
+        return cls(
+            etcd=conditions,
+            slow_storage=maybe(0.2),
+            slow_flush=maybe(0.2),
+            hang_s=random.choice((0.5, 3.0, 15.0)),
+            lose_storage_answer=maybe(0.05),
+            break_source=maybe(0.02),
+            break_stream=maybe(0.01),
+            slow_network_s=random.choice((0.002, 0.01, 0.05, 0.3)),
+        )
+
+    def clear_up(self) -> None:
+        """Whoever holds this weather sees it change."""
+        calm = Weather()
+        for name in calm.__slots__:
+            if name != "etcd":
+                setattr(self, name, getattr(calm, name))
+        for name in Conditions.__slots__:
+            setattr(self.etcd, name, 0.0)
+
+    def flush_s(self, random: Random) -> float:
+        """How long the job of a flush takes."""
+        if random.random() < self.slow_flush:
+            return random.random() * self.hang_s
+        return 0.01 + random.random() * 0.1
+
+    def storage_s(self, random: Random) -> float:
+        """How long a request to the sink or to storage is under way."""
+        if random.random() < self.slow_storage:
+            return random.random() * self.hang_s
+        return 0.002 + random.random() * 0.02
+
+    def breaks(self, random: Random) -> bool:
+        return random.random() < 10 * self.break_source

@@ -1,0 +1,147 @@
+"""One run: everything there is, the clock and chance it runs on, and the story of what has happened.
+
+A run is a function of its seed. What the standard library would bring in from outside (ids and the time of day) is
+replaced for as long as a run lasts, so that the program under test need not know.
+"""
+
+import hashlib
+import random
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from unittest import mock
+
+import anyio
+
+from reactor.errors import WeirError
+from tests.simulation.checks import Checks
+from tests.simulation.etcd import SeenEtcd
+from tests.simulation.loop import SimulationLoop, context_of, ordered_cancellation
+from tests.simulation.network import Network
+from tests.simulation.node import Node
+from tests.simulation.outside import Outside, ViolationError
+from tests.simulation.weather import Weather
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+_EPOCH_S = 1_750_000_000.0
+_CLOCKS = ("time.time", "agent.flusher.time", "agent.span_writer.time", "agent.flush.job.time")
+
+
+class World:
+    """All of one run. ``note`` adds to the story; the story is what a seed is compared by."""
+
+    cluster = "sim"
+
+    def __init__(self, seed: int, loop: SimulationLoop) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.story: list[str] = []
+        self.violations: list[str] = []
+        self.chances = self.chance("world")
+        self.weather = Weather.drawn(self.chance("weather"))
+        self.outside = Outside()
+        self.etcd = SeenEtcd()
+        self.network = Network(loop, self.chance("network"))
+        self.checks = Checks(self)
+        self.etcd.on_write = self.checks.on_write
+        self.nodes: list[Node] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_over = False
+
+    @property
+    def now(self) -> float:
+        """The time of day."""
+        return _EPOCH_S + self.loop.time()
+
+    def chance(self, *names: object) -> random.Random:
+        """A source of chance of its own for each purpose, so that one draw more here changes nothing there."""
+        return random.Random(f"{self.seed}/{'/'.join(map(str, names))}")
+
+    def note(self, text: str) -> None:
+        self.story.append(f"{self.loop.time():9.3f} {text}")
+
+    def violate(self, text: str) -> None:
+        self.note(f"VIOLATION {text}")
+        self.violations.append(f"at {self.loop.time():.3f}: {text}")
+
+    def digest(self) -> str:
+        """The same for two runs exactly if they went the same way."""
+        text = "\n".join([*self.story, str(self.loop.steps), str(self.etcd.revision)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def spawn(self, work: Coroutine[Any, Any, None], machine: Node | None = None) -> "asyncio.Task[None]":
+        """A task of a machine, or of the world."""
+        task = self.loop.create_task(work, context=context_of(machine))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def later(self, after_s: float, action: Callable[[], object]) -> None:
+        """Do something in the world after a while, whatever becomes of who asked for it."""
+
+        async def act() -> None:
+            await anyio.sleep(after_s)
+            action()
+
+        self.spawn(act())
+
+    async def request(self, action: Callable[[], T], *, after_s: float) -> T:
+        """Send something to where it is carried out, and wait for the answer; it lands also if nobody waits any more."""
+        done = anyio.Event()
+        outcome: list[T] = []
+        failure: list[WeirError] = []
+
+        async def carry() -> None:
+            await anyio.sleep(after_s)
+            try:
+                outcome.append(action())
+            except WeirError as error:
+                failure.append(error)
+            except ViolationError as error:
+                self.violate(str(error))
+            await anyio.sleep(0.002)
+            done.set()
+
+        self.spawn(carry())
+        await done.wait()
+        if failure:
+            raise failure[0]
+        if not outcome:
+            await anyio.sleep_forever()
+        return outcome[0]
+
+    async def end(self) -> None:
+        """Nothing runs any more."""
+        self._is_over = True
+        for node in self.nodes:
+            node.kill(quietly=True)
+        for task in list(self._tasks):
+            task.cancel()
+        while self._tasks:
+            await anyio.sleep(1.0)
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._is_over:
+            self.violate(f"a task crashed: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def closed_world(world: World) -> Iterator[None]:
+    """Ids and the time of day come from the seed."""
+    ids = world.chance("ids")
+
+    def new_id() -> uuid.UUID:
+        return uuid.UUID(int=ids.getrandbits(128), version=4)
+
+    with ExitStack() as stack:
+        stack.enter_context(ordered_cancellation())
+        stack.enter_context(mock.patch("uuid.uuid4", new_id))
+        for clock in _CLOCKS:
+            stack.enter_context(mock.patch(clock, lambda: world.now))
+        yield
