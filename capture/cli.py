@@ -111,8 +111,10 @@ def server(
     """Run one capture until SIGTERM or Ctrl-C."""
     import anyio
 
-    from capture import logs
+    from capture import logs, memory
     from capture.config import load_server_settings
+
+    memory.give_back_early()
     from capture.server import serve
 
     settings = load_server_settings(
@@ -147,6 +149,9 @@ def quickstart(
     json: Json = False,
 ) -> int:
     """See it work: an embedded PostgreSQL under load, replicated into Delta tables, compared at the end."""
+    from capture import memory
+
+    memory.give_back_early()
     from capture.capture import Capture
     from capture.quickstart import run
 
