@@ -107,11 +107,13 @@ class Agent:
         self.liveness = Liveness.STOPPING
 
     def _on_heartbeat(self, heartbeat: Heartbeat, *, is_full: bool) -> Effects:
-        if heartbeat.is_stopping:
+        is_news = heartbeat.is_stopping and self.liveness is Liveness.ALIVE
+        if is_news:
             self.stop_serving()
         self.barrier, self.is_barrier_known = heartbeat.barrier, True
         absent = [_absent(span) for span in sorted(set(heartbeat.spans) - self.spans.keys())]
-        return [self._respond(absent, is_full=is_full or bool(heartbeat.spans))]
+        response = self._respond(absent, is_full=is_full or bool(heartbeat.spans))
+        return [response, effects.LeaveAsked()] if is_news else [response]
 
     def _on_add(self, order: AddSpan) -> Effects:
         span = self.spans.get(order.span)

@@ -64,7 +64,12 @@ class ReportError:
     error: RunningError
 
 
-AgentEffect = Effect | PrepareSpan | RunSpan | StopSpan | StartUnit | StopUnit | ReportError
+@dataclass(frozen=True, slots=True)
+class LeaveAsked:
+    """The owner drains this capture: every processor here, and every later one, is to give up what it has."""
+
+
+AgentEffect = Effect | PrepareSpan | RunSpan | StopSpan | StartUnit | StopUnit | ReportError | LeaveAsked
 
 
 @dataclass(frozen=True, slots=True)

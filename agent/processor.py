@@ -75,15 +75,22 @@ Input = FromOwner | Moved | Happened | Told | AskStatistics | StopServing
 
 
 class Processor:
-    """``send`` gives a message to the owner; ``report`` tells the manager of an error."""
+    """``send`` gives a message to the owner; ``report`` tells the manager of an error; ``leave``: on ``LeaveAsked``."""
 
     def __init__(
-        self, agent: Agent, parts: Parts, *, send: Callable[[Message], None], report: Callable[[RunningError], None]
+        self,
+        agent: Agent,
+        parts: Parts,
+        *,
+        send: Callable[[Message], None],
+        report: Callable[[RunningError], None],
+        leave: Callable[[], None],
     ) -> None:
         self._agent = agent
         self._parts = parts
         self._send = send
         self._report = report
+        self._leave = leave
         self._limits = Limits()
         self._flusher = Flusher(parts, self._limits, report=self._on_flushed)
         self._flusher_ref: Reference | None = None
@@ -159,6 +166,8 @@ class Processor:
                     self._stop_unit(effect)
                 case effects.ReportError():
                     self._report(effect.error)
+                case effects.LeaveAsked():
+                    self._leave()
 
     # Spans
 

@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 PREFIX = "/api/v2"
 FORWARDED_FROM = "weir-forwarded-from"
-_OF_THE_OWNER = (f"{PREFIX}/changefeeds", f"{PREFIX}/captures")
+_OF_THE_OWNER = (f"{PREFIX}/changefeeds", f"{PREFIX}/captures", f"{PREFIX}/owner")
 #: Headers of one connection, which are not passed on.
 _HOP_HEADERS = frozenset(
     {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "content-encoding"}
@@ -52,6 +52,21 @@ class ResumeBody(BaseModel):
     overwrite_checkpoint_ts: Annotated[int, Field(ge=0)] | None = None
 
 
+class RewindBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    ts: Annotated[int, Field(ge=0)]
+
+
+class MoveTableBody(BaseModel):
+    """``table``: schema.name"""
+
+    model_config = ConfigDict(extra="forbid")
+
+    table: str
+    capture_id: str
+
+
 def create_app(cluster: views.Cluster) -> FastAPI:
     """The application; serve it with ``capture.server``."""
     forwarder = _Forwarder(cluster)
@@ -59,6 +74,7 @@ def create_app(cluster: views.Cluster) -> FastAPI:
     app = FastAPI(title="Weir", version=installed_version())
     app.include_router(_member_routes(cluster))
     app.include_router(_changefeed_routes(cluster))
+    app.include_router(_operator_routes(cluster))
     app.add_api_route("/metrics", _metrics, include_in_schema=False)
     app.add_exception_handler(WeirError, _on_weir_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
@@ -124,6 +140,37 @@ def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
     @router.get("/{changefeed_id}/diff")
     async def diff(changefeed_id: str) -> list[views.TableDiff]:
         return await cluster.diff(changefeed_id)
+
+    return router
+
+
+def _operator_routes(cluster: views.Cluster) -> APIRouter:
+    """What only somebody who runs the cluster asks for; the owner answers."""
+    router = APIRouter(prefix=PREFIX, tags=["operators"])
+
+    @router.put("/changefeeds/{changefeed_id}")
+    async def update(changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
+        return await cluster.update(changefeed_id, asked)
+
+    @router.post("/changefeeds/{changefeed_id}/rewind")
+    async def rewind(changefeed_id: str, body: RewindBody) -> views.RewindView:
+        return await cluster.rewind(changefeed_id, body.ts)
+
+    @router.post("/changefeeds/{changefeed_id}/move_table", status_code=202)
+    async def move_table(changefeed_id: str, body: MoveTableBody) -> views.MoveView:
+        return await cluster.move_table(changefeed_id, body.table, body.capture_id)
+
+    @router.post("/changefeeds/{changefeed_id}/rebalance", status_code=202)
+    async def rebalance(changefeed_id: str) -> None:
+        await cluster.rebalance(changefeed_id)
+
+    @router.post("/captures/{capture_id}/drain", status_code=202)
+    async def drain(capture_id: str) -> views.DrainView:
+        return await cluster.drain(capture_id)
+
+    @router.post("/owner/resign")
+    async def resign_owner() -> views.ResignView:
+        return await cluster.resign_owner()
 
     return router
 

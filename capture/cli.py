@@ -9,18 +9,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from capture import cluster as views
 from capture import console
-from reactor.ids import parse_changefeed_id
-from reactor.records import ChangefeedConfig, Mode, SinkMode
-
-if TYPE_CHECKING:
-    from capture.client import Client
+from capture.feed_commands import changefeed_app
+from capture.member_commands import capture_app, owner_app
+from capture.options import DEFAULT_SERVER, Id, Json, Server, client_of
 
 app = typer.Typer(
     name="weir",
@@ -29,20 +26,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-changefeed_app = typer.Typer(no_args_is_help=True, help="Create, watch and stop changefeeds.")
-capture_app = typer.Typer(no_args_is_help=True, help="The members of a cluster.")
 log_app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
 app.add_typer(changefeed_app, name="changefeed")
 app.add_typer(capture_app, name="capture")
+app.add_typer(owner_app, name="owner")
 app.add_typer(log_app, name="log")
-
-Server = Annotated[str, typer.Option("--server", envvar="WEIR_SERVER", help="URL of any capture's HTTP API.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Id = Annotated[
-    str,
-    typer.Option("--changefeed-id", "-c", help="Letters and digits, joined by hyphens.", callback=parse_changefeed_id),
-]
-_SERVER = f"http://{views.DEFAULT_ADDRESS}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -158,107 +146,10 @@ def quickstart(
     return run(dir, Capture, seconds=seconds, scale=scale, rate=rate, json=json)
 
 
-@changefeed_app.command("create")
-def create(
-    changefeed_id: Id,
-    source_uri: Annotated[
-        str, typer.Option(help="postgresql://user:password@host:port/database; or ?password=env:NAME")
-    ],
-    sink_uri: Annotated[str, typer.Option(help="delta+file:///directory")],
-    mode: Annotated[Mode, typer.Option(help="Which of dump, load and sync to do.")] = Mode.ALL,
-    sink_mode: Annotated[
-        SinkMode, typer.Option(help="Tables equal to the source's, or every change.")
-    ] = SinkMode.UPSERT,
-    config: Annotated[Path | None, typer.Option(help="Filter and more, in TOML.")] = None,
-    start_ts: Annotated[int | None, typer.Option(min=0, help="Where to start; default: now.")] = None,
-    target_ts: Annotated[int | None, typer.Option(min=0, help="Where to stop; default: never.")] = None,
-    server: Server = _SERVER,
-    json: Json = False,
-) -> None:
-    """Create a changefeed; source and sink are checked first."""
-    spec = views.ChangefeedSpec(
-        changefeed_id=changefeed_id,
-        source_uri=source_uri,
-        sink_uri=sink_uri,
-        mode=mode,
-        sink_mode=sink_mode,
-        start_ts=start_ts,
-        target_ts=target_ts,
-        config=_changefeed_config(config),
-    )
-    with _client(server) as client, console.waiting("checking source and sink"):
-        view = client.create(spec)
-    _show(view, json=json, text=f"changefeed {view.id} is created: {view.source} → {view.sink}")
-
-
-@changefeed_app.command("list")
-def list_(server: Server = _SERVER, json: Json = False) -> None:
-    """All changefeeds with their state and lag."""
-    with _client(server) as client:
-        feeds = client.list()
-    if json:
-        return console.print_json(feeds)
-    rows = [(feed.id, feed.state, feed.checkpoint_ts, console.when(feed.checkpoint_time), _lag(feed)) for feed in feeds]
-    console.print_table(("id", "state", "checkpoint", "commit time", "lag"), rows)
-    return None
-
-
-@changefeed_app.command("query")
-def query(changefeed_id: Id, server: Server = _SERVER, json: Json = False) -> None:
-    """One changefeed: how far it is, and what holds it up."""
-    with _client(server) as client:
-        view = client.query(changefeed_id)
-    _show(view, json=json)
-
-
-@changefeed_app.command("pause")
-def pause(changefeed_id: Id, server: Server = _SERVER, json: Json = False) -> None:
-    """Stop a changefeed and keep its position."""
-    with _client(server) as client, console.waiting("pausing"):
-        view = client.pause(changefeed_id)
-    _show(view, json=json, text=f"changefeed {view.id} is {view.state} at {view.checkpoint_ts}")
-
-
-@changefeed_app.command("resume")
-def resume(
-    changefeed_id: Id,
-    overwrite_checkpoint_ts: Annotated[int | None, typer.Option(min=0, help="Go on from there instead.")] = None,
-    server: Server = _SERVER,
-    json: Json = False,
-) -> None:
-    """Start a stopped or failed changefeed again."""
-    with _client(server) as client, console.waiting("resuming"):
-        view = client.resume(changefeed_id, overwrite_checkpoint_ts=overwrite_checkpoint_ts)
-    _show(view, json=json, text=f"changefeed {view.id} is {view.state} from {view.checkpoint_ts}")
-
-
-@changefeed_app.command("remove")
-def remove(changefeed_id: Id, server: Server = _SERVER, json: Json = False) -> None:
-    """Forget a changefeed and its slot; the sink's tables stay."""
-    with _client(server) as client, console.waiting("removing"):
-        client.remove(changefeed_id)
-    if json:
-        console.print_json({"id": changefeed_id, "removed": True})
-    else:
-        console.print_line(f"changefeed {changefeed_id} is removed")
-
-
-@capture_app.command("list")
-def captures(server: Server = _SERVER, json: Json = False) -> None:
-    """The captures of the cluster, and what runs on each."""
-    with _client(server) as client:
-        members = client.captures()
-    if json:
-        return console.print_json(members)
-    rows = [(member.id, member.address, member.is_owner, member.spans, member.workers) for member in members]
-    console.print_table(("id", "address", "owner", "spans", "workers"), rows)
-    return None
-
-
 @app.command()
-def tables(changefeed_id: Id, server: Server = _SERVER, json: Json = False) -> None:
+def tables(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """The tables of a changefeed, and which capture has them."""
-    with _client(server) as client:
+    with client_of(server) as client:
         found = client.tables(changefeed_id)
     if json:
         return console.print_json(found)
@@ -276,9 +167,9 @@ def tables(changefeed_id: Id, server: Server = _SERVER, json: Json = False) -> N
 
 
 @app.command()
-def diff(changefeed_id: Id, server: Server = _SERVER, json: Json = False) -> int:
+def diff(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> int:
     """Compare source and sink at one Ts, table by table; exit 0 only if they are equal."""
-    with _client(server) as client, console.waiting("comparing source and sink"):
+    with client_of(server) as client, console.waiting("comparing source and sink"):
         found = client.diff(changefeed_id)
     equal = all(table.equal for table in found)
     if json:
@@ -306,29 +197,3 @@ def inspect(
         rows = [(row.commit_ts, row.operation, row.before, row.after) for row in batch.rows]
         console.print_table(("commit ts", "operation", "before", "after"), rows, title=title)
     return None
-
-
-def _client(server: str) -> "Client":
-    from capture.client import Client
-
-    return Client(server)
-
-
-def _changefeed_config(file: Path | None) -> ChangefeedConfig:
-    from capture.config import load_changefeed_config
-
-    return load_changefeed_config(file) if file is not None else ChangefeedConfig()
-
-
-def _show(view: views.ChangefeedView, *, json: bool, text: str = "") -> None:
-    if json:
-        console.print_json(view)
-    elif text:
-        console.print_line(text)
-    else:
-        console.print_fields(view)
-
-
-def _lag(feed: views.ChangefeedView) -> str:
-    lag = "" if feed.lag_seconds is None else f"{feed.lag_seconds:.1f} s"
-    return f"{lag} ({feed.blocked_by})" if feed.blocked_by else lag

@@ -63,6 +63,26 @@ class Client:
         body = {} if overwrite_checkpoint_ts is None else {"overwrite_checkpoint_ts": overwrite_checkpoint_ts}
         return self._one(views.ChangefeedView, _path(changefeed_id, "resume"), method="POST", body=body)
 
+    def update(self, changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
+        body = asked.model_dump(mode="json", exclude_none=True)
+        return self._one(views.UpdateView, _path(changefeed_id), method="PUT", body=body)
+
+    def rewind(self, changefeed_id: str, ts: int) -> views.RewindView:
+        return self._one(views.RewindView, _path(changefeed_id, "rewind"), method="POST", body={"ts": ts})
+
+    def move_table(self, changefeed_id: str, table: str, capture_id: str) -> views.MoveView:
+        body = {"table": table, "capture_id": capture_id}
+        return self._one(views.MoveView, _path(changefeed_id, "move_table"), method="POST", body=body)
+
+    def rebalance(self, changefeed_id: str) -> None:
+        self._call("POST", _path(changefeed_id, "rebalance"))
+
+    def drain(self, capture_id: str) -> views.DrainView:
+        return self._one(views.DrainView, f"captures/{quote(capture_id, safe='')}/drain", method="POST")
+
+    def resign_owner(self) -> views.ResignView:
+        return self._one(views.ResignView, "owner/resign", method="POST")
+
     def remove(self, changefeed_id: str) -> None:
         self._call("DELETE", _path(changefeed_id))
 
@@ -90,7 +110,7 @@ class Client:
         *,
         method: str = "GET",
         body: object = None,
-        accepted: Sequence[int] = (200, 201),
+        accepted: Sequence[int] = (200, 201, 202),
     ) -> V:
         answer = self._call(method, path, body=body, accepted=accepted)
         try:
@@ -112,7 +132,7 @@ class Client:
         *,
         body: object = None,
         unlimited: bool = False,
-        accepted: Sequence[int] = (200, 201, 204),
+        accepted: Sequence[int] = (200, 201, 202, 204),
     ) -> httpx.Response:
         timeout = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S) if unlimited else httpx.USE_CLIENT_DEFAULT
         try:

@@ -37,6 +37,18 @@ class ChangefeedSpec(BaseModel):
     config: ChangefeedConfig = ChangefeedConfig()
 
 
+class ChangefeedUpdate(BaseModel):
+    """What ``changefeed update`` changes: what is not None. ``target_ts`` 0: none. ``dry_run``: only show."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    source_uri: str | None = None
+    sink_uri: str | None = None
+    target_ts: Annotated[int, Field(ge=0)] | None = None
+    config: ChangefeedConfig | None = None
+    dry_run: bool = False
+
+
 class LagStages(View):
     """Where the time between a commit and its visibility goes, in seconds; None where not known."""
 
@@ -96,7 +108,11 @@ class ChangefeedView(View):
     rows_done: int = 0
     #: row changes written to the sink since the answering owner began to count
     changes: int = 0
+    #: Unix time of the last change of state; 0: as it was created
+    state_since: float = 0.0
     tables: tuple[TableView, ...] = ()
+    #: errors and warnings that the answering owner has seen, oldest first
+    history: tuple[RunningError, ...] = ()
 
 
 class CaptureView(View):
@@ -127,6 +143,57 @@ class TableDiff(View):
     differences: tuple[str, ...] = ()
 
 
+class FieldChange(View):
+    """One field of a changefeed, as people read it; secrets are masked."""
+
+    field: str
+    before: str
+    after: str
+
+
+class UpdateView(View):
+    """What ``changefeed update`` changed, or would change."""
+
+    changefeed: ChangefeedView
+    changes: tuple[FieldChange, ...] = ()
+    dry_run: bool = False
+
+
+class TablePosition(View):
+    table: str
+    ts: int
+
+
+class RewindView(View):
+    """``tables``: from where each will be written again. A sink that records its own Ts goes on from that."""
+
+    changefeed: ChangefeedView
+    tables: tuple[TablePosition, ...] = ()
+
+
+class MoveView(View):
+    """The ``spans`` of a table that are on their way to a capture."""
+
+    changefeed_id: str
+    table: str
+    capture: str
+    spans: int
+
+
+class DrainView(View):
+    """``remaining``: table spans and workers that the capture still has; ask again until 0."""
+
+    capture: str
+    remaining: int
+
+
+class ResignView(View):
+    """Who was owner, and who is now."""
+
+    capture: str
+    owner: str
+
+
 class HealthView(View):
     """``problem``: one line, empty when healthy."""
 
@@ -150,8 +217,8 @@ class Cluster(Protocol):
     """A capture as a door to its cluster.
 
     Methods about changefeeds work on the owner alone: elsewhere they raise ``NotOwnerError``, and whoever asked goes to
-    ``owner_address``. All errors are ``WeirError``: ``ChangefeedNotFoundError``, ``ChangefeedExistsError``, source and
-    sink errors at creation, ``JobRefusedError``.
+    ``owner_address``. So do ``drain`` and ``resign_owner``. All errors are ``WeirError``: ``ChangefeedNotFoundError``,
+    ``CaptureNotFoundError``, ``ChangefeedExistsError``, source and sink errors at creation, ``JobRefusedError``.
     """
 
     @property
@@ -180,7 +247,21 @@ class Cluster(Protocol):
 
     async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> ChangefeedView: ...
 
+    async def update(self, changefeed_id: str, asked: ChangefeedUpdate) -> UpdateView: ...
+
+    async def rewind(self, changefeed_id: str, ts: int) -> RewindView: ...
+
     async def remove(self, changefeed_id: str) -> None: ...
+
+    async def move_table(self, changefeed_id: str, table: str, capture_id: str) -> MoveView: ...
+
+    async def rebalance(self, changefeed_id: str) -> None: ...
+
+    async def drain(self, capture_id: str) -> DrainView: ...
+
+    async def resign_owner(self) -> ResignView:
+        """Returns when another capture is owner."""
+        ...
 
     async def tables(self, changefeed_id: str) -> "builtins.list[TableView]": ...
 

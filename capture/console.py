@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,10 +69,10 @@ def is_debugging() -> bool:
 
 
 @contextmanager
-def waiting(text: str) -> Iterator[None]:
-    """A spinner on stderr while something takes its time; nothing where stderr is no terminal."""
-    with Console(stderr=True).status(text):
-        yield
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr while something takes its time; nothing where that is a file. Yields what changes it."""
+    with Console(stderr=True).status(text) as status:
+        yield status.update
 
 
 def when(seconds: float) -> str:

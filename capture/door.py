@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from capture import amendment, comparison
 from capture import cluster as views
-from capture import comparison
-from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
+from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
 from capture.version import installed_version
 from owner import jobs
 from owner.views import ChangefeedView as OwnersView
 from reactor import keys
 from reactor.client import Compare, Put, Target
 from reactor.errors import OwnerNotFoundError
-from reactor.ids import ChangefeedId, Ts, parse_changefeed_id
-from reactor.records import ChangefeedInfo, ChangefeedStatus
+from reactor.ids import CaptureId, ChangefeedId, Ts, parse_changefeed_id
+from reactor.records import ChangefeedInfo, ChangefeedStatus, UnitRecord
 
 if TYPE_CHECKING:
     from capture.capture import Capture
@@ -95,10 +95,10 @@ class Door:
         changefeed = parse_changefeed_id(spec.changefeed_id)
         life = self._life
         info_key = str(keys.InfoKey(life.state.cluster, life.state.namespace, changefeed))
-        if await life.client.get(info_key) is not None:
-            raise _exists(changefeed)
+        await self._check_absent(life, info_key, changefeed)
         await self._capture.works.check(spec)
-        info = self._info(changefeed, spec)
+        # epochs of one that was removed under the same name are all smaller: each of them took a revision
+        info = self._info(changefeed, spec).with_(epoch=await self._check_absent(life, info_key, changefeed))
         status = ChangefeedStatus(checkpoint_ts=info.start_ts)
         status_key = str(keys.StatusKey(life.state.cluster, life.state.namespace, changefeed))
         stored = await life.client.txn(
@@ -108,6 +108,13 @@ class Door:
         if not stored.succeeded:
             raise _exists(changefeed)
         return await self._first_view(changefeed)
+
+    async def _check_absent(self, life: "Life", info_key: str, changefeed: ChangefeedId) -> int:
+        """The store's revision. :raises ChangefeedExistsError: the id is taken."""
+        found = await life.client.get_prefix(info_key)
+        if any(item.key == info_key for item in found.items):
+            raise _exists(changefeed)
+        return found.revision
 
     async def list(self) -> list[views.ChangefeedView]:
         return [_view(view) for view in await self.ask(jobs.List(_NO_JOB))]
@@ -124,8 +131,42 @@ class Door:
         await self.ask(jobs.Resume(_NO_JOB, ChangefeedId(changefeed_id), overwrite))
         return await self.query(changefeed_id)
 
+    async def update(self, changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
+        """What source and sink say against it is found out first. :raises JobRefusedError: it does not stand."""
+        return await amendment.update(self, self._capture.works, self.info_of(changefeed_id), asked)
+
+    async def rewind(self, changefeed_id: str, ts: int) -> views.RewindView:
+        """:raises JobRefusedError: it does not stand, its log is too short, or its sink would not notice."""
+        return await amendment.rewind(self, self._capture.works, self.info_of(changefeed_id), Ts(ts))
+
     async def remove(self, changefeed_id: str) -> None:
         await self.ask(jobs.Remove(_NO_JOB, ChangefeedId(changefeed_id)))
+
+    async def move_table(self, changefeed_id: str, table: str, capture_id: str) -> views.MoveView:
+        ids = [known.table_id for known in await self.tables(changefeed_id) if known.table == table]
+        if not ids:
+            text = f"changefeed {changefeed_id} has no table {table}; `weir tables -c {changefeed_id}` shows its tables"
+            raise JobRefusedError(text)
+        spans = await self.ask(jobs.MoveTable(_NO_JOB, ChangefeedId(changefeed_id), ids[0], CaptureId(capture_id)))
+        return views.MoveView(changefeed_id=changefeed_id, table=table, capture=capture_id, spans=spans)
+
+    async def rebalance(self, changefeed_id: str) -> None:
+        await self.ask(jobs.Rebalance(_NO_JOB, ChangefeedId(changefeed_id)))
+
+    async def drain(self, capture_id: str) -> views.DrainView:
+        remaining = await self.ask(jobs.DrainCapture(_NO_JOB, CaptureId(capture_id)))
+        return views.DrainView(capture=capture_id, remaining=remaining)
+
+    async def resign_owner(self) -> views.ResignView:
+        life = self._life
+        await self.ask(jobs.ResignOwner(_NO_JOB))
+        with anyio.move_on_after(_SEEN_TIMEOUT_S):
+            while True:
+                owner = life.state.owner
+                if owner is not None and owner.capture != life.info.id:
+                    return views.ResignView(capture=life.info.id, owner=owner.capture)
+                await anyio.sleep(_SEEN_LOOK_S)
+        raise OwnerNotFoundError(f"capture {life.info.id} has resigned, but no other is owner yet; see capture list")
 
     async def tables(self, changefeed_id: str) -> "builtins.list[views.TableView]":
         return [*(await self.query(changefeed_id)).tables]
@@ -142,6 +183,11 @@ class Door:
                 f"no changefeed {changefeed_id!r}; `weir changefeed list` shows which there are"
             )
         return feed.info
+
+    def unit_of(self, changefeed_id: str) -> UnitRecord | None:
+        """Where its units stand; None before the first has begun."""
+        feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
+        return next(iter(feed.units.values()), None) if feed else None
 
     def resolved_ts(self, changefeed_id: str) -> Ts:
         """Up to where the changefeed's log is complete, as this capture knows; 0 without a log."""

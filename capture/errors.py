@@ -18,6 +18,7 @@ PortInUseError                 the address to listen on is taken or not this mac
 ChangefeedExistsError          a changefeed of that id is there already
 ChangefeedNotFoundError        no changefeed has that id
 CaptureNotFoundError           no capture has that id
+CaptureNotEmptyError           a drained capture still has something when nobody waits any longer
 JobRefusedError                the owner refuses what an operator asked for, and says why
 ServerUnreachableError         the command line finds no server at ``--server`` (retryable)
 ProcessorCrashedError          a bug of ours ended a processor; its changefeed is tried again (retryable)
@@ -109,6 +110,10 @@ class ChangefeedNotFoundError(errors.WeirError):
 
 class CaptureNotFoundError(errors.WeirError):
     """No capture has that id."""
+
+
+class CaptureNotEmptyError(errors.WeirError):
+    """A capture that is drained still has spans or workers."""
 
 
 class JobRefusedError(errors.WeirError):

@@ -71,6 +71,8 @@ class ProcessorHost:
         self._tasks = tasks
         self._post = post
         self._processors: dict[ChangefeedId, ActorRef[Input]] = {}
+        #: this capture gives up what it has and takes nothing new; one-way
+        self.is_leaving = False
 
     def perform(self, effect: ManagerEffect) -> None:
         match effect:
@@ -91,7 +93,8 @@ class ProcessorHost:
         self._tell(message.changefeed, FromOwner(message))
 
     def stop_serving(self) -> None:
-        """This capture is leaving: every agent says so from now on."""
+        """This capture is leaving: every agent says so from now on, those that come later too."""
+        self.is_leaving = True
         for changefeed in self._processors:
             self._tell(changefeed, StopServing())
 
@@ -132,7 +135,9 @@ class ProcessorHost:
             return
         gate = Gate(uuid.uuid4().hex, info.epoch, version=installed_version())
         agent = Agent(self._capture, changefeed, gate=gate)
-        processor = Processor(agent, parts, send=self._send, report=report)
+        if self.is_leaving:
+            agent.stop_serving()
+        processor = Processor(agent, parts, send=self._send, report=report, leave=self.stop_serving)
         cell: Cell[Input] = Cell(lambda: processor, f"processor-{changefeed}", mailbox_size=_MAILBOX_SIZE)
         self._processors[changefeed] = cell.ref
         self._tasks.start_soon(self._run, changefeed, cell, report, name=cell.name)

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import structlog
 
-from capture.errors import ChangefeedNotFoundError, JobRefusedError, MessagingError
+from capture.errors import CaptureNotFoundError, ChangefeedNotFoundError, JobRefusedError, MessagingError
 from capture.hosting import AGENT_TOPIC, Peers
 from owner.jobs import Job, UpstreamDropped
 from owner.owner import Owner
@@ -25,7 +25,7 @@ from reactor import keys
 from reactor.client import EtcdClient
 from reactor.effects import Answer, DropUpstream, Effect, Log, Resign, Send
 from reactor.election import Election
-from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, SessionDoneError
+from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, SessionDoneError, WeirError
 from reactor.ids import CaptureId
 from reactor.messages import Message
 from reactor.session import Session
@@ -39,6 +39,12 @@ _JOB_TIMEOUT_S = 60.0
 
 #: starts cleaning up, and gives the outcome to the callback
 DropLater = Callable[[DropUpstream, Callable[[UpstreamDropped], None]], object]
+
+#: code of an answer → how it is raised; any other is a refusal
+_UNKNOWN: dict[object, type[WeirError]] = {
+    "UnknownChangefeed": ChangefeedNotFoundError,
+    "UnknownCapture": CaptureNotFoundError,
+}
 
 _log = structlog.get_logger()
 
@@ -111,6 +117,7 @@ class Seat:
 
         :raises NotOwnerError: this capture is not in the seat, or lost it meanwhile.
         :raises ChangefeedNotFoundError: it concerns no changefeed that is there.
+        :raises CaptureNotFoundError: it concerns no capture that is there.
         :raises JobRefusedError: the owner says why.
         """
         if self._worker is None:
@@ -127,8 +134,7 @@ class Seat:
         if waiting.answer is None:
             raise NotOwnerError("the owner left its seat before it answered; ask again")
         if waiting.answer.error:
-            kind = ChangefeedNotFoundError if waiting.answer.value == "UnknownChangefeed" else JobRefusedError
-            raise kind(waiting.answer.error)
+            raise _UNKNOWN.get(waiting.answer.value, JobRefusedError)(waiting.answer.error)
         return waiting.answer.value
 
     async def _stand_and_serve(self) -> None:

@@ -6,19 +6,22 @@ created, cleaning up after one is removed, and comparing tables.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import structlog
 from anyio import to_thread
 
-from agent.errors import LogStorageMismatchError
+from agent.errors import LogStorageMismatchError, PositionLostError, SinkConfigError
 from agent.feed_parts import Feed, FeedParts
 from agent.log.storage import claim
 from agent.parts import Parts
 from agent.sinks import open_sink
 from agent.sources.postgres import slots
+from agent.sources.postgres.connection import connect
 from agent.sources.postgres.export import ExportedSnapshot, create_slot
+from agent.sources.postgres.identity import read_identity
 from agent.sources.postgres.preflight import check_source
 from agent.spark import SparkExecutor
 from capture.cluster import ChangefeedSpec, TableDiff
@@ -30,8 +33,8 @@ from reactor import keys
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.effects import DropUpstream
 from reactor.errors import WeirError
-from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedInfo
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.records import ChangefeedInfo, UnitRecord
 from reactor.state import ClusterState
 
 _log = structlog.get_logger()
@@ -70,6 +73,17 @@ class Works(Protocol):
         """:raises WeirError: source or sink say why this changefeed cannot be."""
         ...
 
+    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord) -> tuple[Ts, ...]:
+        """What the sink records for each of the unit's tables; empty when it keeps no records.
+
+        :raises WeirError: it has no record of a table, or is not this changefeed's.
+        """
+        ...
+
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
+        """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
+        ...
+
     def source_snapshot(self, info: ChangefeedInfo) -> AbstractAsyncContextManager[SourceSnapshot]: ...
 
     async def compare(self, info: ChangefeedInfo, snapshot: SourceSnapshot) -> list[TableDiff]: ...
@@ -105,6 +119,12 @@ class RealWorks:
 
     async def check(self, spec: ChangefeedSpec) -> None:
         await to_thread.run_sync(partial(_check, spec, self._settings.cluster_id), abandon_on_cancel=True)
+
+    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord) -> tuple[Ts, ...]:
+        return await to_thread.run_sync(_recorded, self.feed(info), unit, abandon_on_cancel=True)
+
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
+        await to_thread.run_sync(_check_source_again, self.feed(info), unit, abandon_on_cancel=True)
 
     @asynccontextmanager
     async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[SourceSnapshot]:
@@ -203,8 +223,9 @@ class _RealLifeWorks:
         self._state = state
 
     def open(self, info: ChangefeedInfo) -> Parts:
+        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
         return self._works.open(
-            self._works.feed(info),
+            replace(self._works.feed(info), created=self._state.raw[key].create_revision),
             capture=self._capture,
             client=self._client,
             checkpoint=lambda: self._checkpoint(info.id),
@@ -241,6 +262,33 @@ def _check(spec: ChangefeedSpec, cluster_id: str) -> None:
         new_slot=names.slot,
     )
     sink.check(found.tables)
+
+
+def _recorded(feed: Feed, unit: UnitRecord) -> tuple[Ts, ...]:
+    sink = feed.open_sink()
+    sink.check(unit.tables)
+    if not sink.keeps_record:
+        return ()
+    found = []
+    for table in unit.tables:
+        recorded = sink.recorded_ts(table, TableSpan(table.table_id))
+        if recorded is None:
+            raise SinkConfigError(
+                f"the sink holds no table {table.schema_name}.{table.name} of changefeed {feed.id}; bring it there "
+                "with its history, or create another changefeed for a new snapshot"
+            )
+        found.append(recorded)
+    return tuple(found)
+
+
+def _check_source_again(feed: Feed, unit: UnitRecord) -> None:
+    with connect(feed.source_uri, replication=True) as connection:
+        found = read_identity(connection)
+        if unit.system_id and (found.system_id, found.timeline) != (unit.system_id, unit.timeline):
+            raise PositionLostError(
+                f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but changefeed {feed.id} "
+                f"began on {unit.system_id}, timeline {unit.timeline}; name that server, or create another changefeed"
+            )
 
 
 def _drop(feed: Feed) -> None:

@@ -78,6 +78,7 @@ class ChangefeedView:
     tables: tuple[TableView, ...]
     #: row changes written to the sink under this epoch, as far as this owner knows
     changes: int = 0
+    state_since: float = 0.0
     history: tuple[RunningError, ...] = ()
 
 
@@ -113,6 +114,7 @@ def view(
         rows_done=rows_done,
         tables=_tables(changefeed.run, facts),
         changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
+        state_since=info.state_since,
         history=tuple(changefeed.machine.history),
     )
 

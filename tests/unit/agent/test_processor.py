@@ -24,6 +24,7 @@ from reactor.messages import (
     Header,
     Heartbeat,
     HeartbeatResponse,
+    Liveness,
     Message,
     RemoveSpan,
     SpanCheckpoint,
@@ -89,6 +90,7 @@ class Rig:
         self.agent = agent
         self.sent: list[Body] = []
         self.reported: list[RunningError] = []
+        self.leaves = 0
         self.state = ClusterState("c")
 
     def on_sent(self, message: Message) -> None:
@@ -96,6 +98,9 @@ class Rig:
 
     def on_reported(self, error: RunningError) -> None:
         self.reported.append(error)
+
+    def on_leave(self) -> None:
+        self.leaves += 1
 
     async def order(self, body: Body) -> None:
         header = Header("0.1.0", 3, self.agent.gate.processor_epoch, 1)
@@ -134,7 +139,13 @@ async def rig() -> AsyncIterator[Rig]:
     parts = MemoryParts()
     agent = Agent(HERE, FEED, gate=Gate("run", 1, version="0.1.0"))
     built: list[Rig] = []
-    processor = Processor(agent, parts, send=lambda m: built[0].on_sent(m), report=lambda e: built[0].on_reported(e))
+    processor = Processor(
+        agent,
+        parts,
+        send=lambda m: built[0].on_sent(m),
+        report=lambda e: built[0].on_reported(e),
+        leave=lambda: built[0].on_leave(),
+    )
     async with ActorSystem("test") as system:
         ref = system.spawn(processor, "processor")
         built.append(Rig(ref, parts, agent))
@@ -250,6 +261,14 @@ async def test_a_unit_is_stopped_and_says_so_last() -> None:
         status = r.agent.slots["main"].status
         assert status is not None
         assert status.stage is WorkerStage.STOPPED
+
+
+async def test_a_drained_capture_is_told_once() -> None:
+    async with rig() as r:
+        for _ in range(3):
+            await r.order(Heartbeat((), True, Barrier()))
+        await r.until(lambda: any(isinstance(b, HeartbeatResponse) and b.liveness is Liveness.STOPPING for b in r.sent))
+        assert r.leaves == 1
 
 
 async def test_a_unit_that_fails_says_why() -> None:

@@ -6,7 +6,7 @@ import anyio
 
 from capture import cluster as views
 from capture.config import ServerSettings
-from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
+from capture.errors import CaptureNotFoundError, ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
 from capture.secrets import mask
 from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.records import FeedState
@@ -20,6 +20,9 @@ class MemoryCluster:
         self.specs: dict[str, views.ChangefeedSpec] = {}
         self.feeds: dict[str, views.ChangefeedView] = {}
         self.diffs: list[views.TableDiff] = []
+        self.updates: list[views.ChangefeedUpdate] = []
+        #: spans and workers of capture-1, one less each time it is drained
+        self.load = 3
         self.breaks_with: Exception | None = None
         self._is_owner = is_owner
 
@@ -77,6 +80,34 @@ class MemoryCluster:
         checkpoint = feed.checkpoint_ts if overwrite_checkpoint_ts is None else overwrite_checkpoint_ts
         return self._put(feed.model_copy(update={"state": FeedState.NORMAL, "checkpoint_ts": checkpoint}))
 
+    async def update(self, changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
+        feed = await self._standing(changefeed_id)
+        self.updates.append(asked)
+        changes = [] if asked.sink_uri is None else [views.FieldChange(field="sink", before=feed.sink, after="new")]
+        return views.UpdateView(changefeed=feed, changes=tuple(changes), dry_run=asked.dry_run)
+
+    async def rewind(self, changefeed_id: str, ts: int) -> views.RewindView:
+        feed = self._put((await self._standing(changefeed_id)).model_copy(update={"checkpoint_ts": ts}))
+        return views.RewindView(changefeed=feed, tables=(views.TablePosition(table="public.t", ts=ts),))
+
+    async def move_table(self, changefeed_id: str, table: str, capture_id: str) -> views.MoveView:
+        await self.query(changefeed_id)
+        return views.MoveView(changefeed_id=changefeed_id, table=table, capture=capture_id, spans=1)
+
+    async def rebalance(self, changefeed_id: str) -> None:
+        await self.query(changefeed_id)
+
+    async def drain(self, capture_id: str) -> views.DrainView:
+        self._check()
+        if capture_id != "capture-1":
+            raise CaptureNotFoundError(f"no capture {capture_id}; see `weir capture list`")
+        self.load = max(0, self.load - 1)
+        return views.DrainView(capture=capture_id, remaining=self.load)
+
+    async def resign_owner(self) -> views.ResignView:
+        self._check()
+        return views.ResignView(capture="capture-1", owner="capture-2")
+
     async def remove(self, changefeed_id: str) -> None:
         await self.query(changefeed_id)
         del self.feeds[changefeed_id]
@@ -87,6 +118,12 @@ class MemoryCluster:
     async def diff(self, changefeed_id: str) -> builtins.list[views.TableDiff]:
         await self.query(changefeed_id)
         return self.diffs
+
+    async def _standing(self, changefeed_id: str) -> views.ChangefeedView:
+        feed = await self.query(changefeed_id)
+        if feed.state is FeedState.NORMAL:
+            raise JobRefusedError(f"changefeed {changefeed_id} is running; pause it first")
+        return feed
 
     def _check(self) -> None:
         if self.breaks_with is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from capture.api import FORWARDED_FROM, create_app
 from capture.client import Client, RemoteError
-from capture.cluster import ChangefeedSpec, TableDiff
+from capture.cluster import ChangefeedSpec, ChangefeedUpdate, TableDiff
 from capture.errors import ServerUnreachableError
 from reactor.errors import EtcdUnreachableError
 from reactor.records import FeedState, SinkMode
@@ -65,6 +65,22 @@ def test_a_changefeed_lives_through_the_client() -> None:
         assert client.list() == []
 
 
+def test_operators_commands_go_through_the_client() -> None:
+    cluster = MemoryCluster()
+    with client_of(cluster) as client:
+        client.create(SPEC)
+        client.pause("feed")
+        asked = ChangefeedUpdate(sink_uri="delta+file:///other", target_ts=0, dry_run=True)
+        assert client.update("feed", asked).dry_run
+        assert cluster.updates == [asked]
+        rewound = client.rewind("feed", 9)
+        assert (rewound.changefeed.checkpoint_ts, rewound.tables[0].ts) == (9, 9)
+        assert client.move_table("feed", "public.t", "capture-1").spans == 1
+        client.rebalance("feed")
+        assert client.drain("capture-1").remaining == 2
+        assert client.resign_owner().owner == "capture-2"
+
+
 def test_the_members_answer_for_themselves() -> None:
     with client_of(MemoryCluster(is_owner=False)) as client:
         assert client.status().cluster_id == "test"
@@ -84,6 +100,10 @@ def test_the_owner_knows_all_captures() -> None:
         (lambda client: client.query("none"), 404, "ChangefeedNotFound"),
         (lambda client: client.create(SPEC), 409, "ChangefeedExists"),
         (lambda client: client.resume("feed"), 409, "JobRefused"),
+        (lambda client: client.update("feed", ChangefeedUpdate()), 409, "JobRefused"),
+        (lambda client: client.rewind("feed", 1), 409, "JobRefused"),
+        (lambda client: client.rewind("none", 1), 404, "ChangefeedNotFound"),
+        (lambda client: client.drain("none"), 404, "CaptureNotFound"),
     ],
 )
 def test_refusals_come_back_with_status_and_code(action: object, status: int, code: str) -> None:
@@ -126,6 +146,19 @@ async def test_a_wrong_body_is_400_and_never_echoed(body: dict[str, object]) -> 
     answer = await call(MemoryCluster(), "POST", "/api/v2/changefeeds", json=body)
     assert (answer.status_code, answer.json()["error_code"]) == (400, "InvalidRequest")
     assert "geheim" not in answer.text
+
+
+async def test_a_wrong_update_is_400_and_never_echoed() -> None:
+    body = {"sink_url": "s3://key:geheim@bucket"}
+    answer = await call(MemoryCluster(), "PUT", "/api/v2/changefeeds/feed", json=body)
+    assert (answer.status_code, answer.json()["error_code"]) == (400, "InvalidRequest")
+    assert "geheim" not in answer.text
+
+
+async def test_only_the_owner_drains_and_resigns() -> None:
+    for path in ("captures/capture-1/drain", "owner/resign"):
+        answer = await call(MemoryCluster(is_owner=False), "POST", f"/api/v2/{path}")
+        assert answer.json()["error_code"] == "OwnerNotFound"
 
 
 async def test_unknown_routes_have_our_error_shape() -> None:

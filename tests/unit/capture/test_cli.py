@@ -69,7 +69,14 @@ def test_a_changefeed_from_creation_to_removal(capsys: pytest.CaptureFixture[str
         ["changefeed", "query", "-c", "feed"],
         ["changefeed", "pause", "-c", "feed"],
         ["changefeed", "remove", "-c", "feed"],
+        ["changefeed", "update", "-c", "stopped", "--sink-uri", "delta+file:///new"],
+        ["changefeed", "rewind", "-c", "stopped", "--ts", "7"],
+        ["changefeed", "move-table", "-c", "feed", "--table", "public.t", "--capture", "capture-1"],
+        ["changefeed", "rebalance", "-c", "feed"],
         ["capture", "list"],
+        ["capture", "drain", "capture-1"],
+        ["capture", "drain", "capture-1", "--timeout", "0"],
+        ["owner", "resign"],
         ["tables", "-c", "feed"],
         ["diff", "-c", "feed"],
         ["version"],
@@ -78,12 +85,46 @@ def test_a_changefeed_from_creation_to_removal(capsys: pytest.CaptureFixture[str
 )
 def test_json_is_one_document_on_stdout(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    assert main(["changefeed", "create", "-c", "stopped", *URIS]) == 0
+    assert main(["changefeed", "pause", "-c", "stopped"]) == 0
     capsys.readouterr()
     assert main([*command, "--json"]) == 0
     captured = capsys.readouterr()
     json.loads(captured.out)
     assert captured.err == ""
     assert "geheim" not in captured.out
+
+
+def test_operators_commands_say_what_they_did(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, cluster: MemoryCluster
+) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    assert main(["changefeed", "update", "-c", "feed", "--target-ts", "9"]) == 1
+    assert capsys.readouterr().err == "error: changefeed feed is running; pause it first\n"
+    assert main(["changefeed", "pause", "-c", "feed"]) == 0
+    (tmp_path / "feed.toml").write_text("gc-ttl-seconds = 60\n")
+    config = ["--config", str(tmp_path / "feed.toml")]
+    assert main(["changefeed", "update", "-c", "feed", "--sink-uri", "delta+file:///new", *config]) == 0
+    assert cluster.updates[0].config is not None
+    assert cluster.updates[0].config.gc_ttl_seconds == 60
+    assert "changefeed feed is changed; resume it" in capsys.readouterr().out
+    assert main(["changefeed", "update", "-c", "feed"]) == 0
+    assert capsys.readouterr().out == "changefeed feed is like that already\n"
+    assert main(["changefeed", "rewind", "-c", "feed", "--ts", "5"]) == 0
+    assert "changefeed feed stands at 5; resume it" in capsys.readouterr().out
+    assert main(["owner", "resign"]) == 0
+    assert capsys.readouterr().out == "capture capture-1 has resigned; the owner is capture-2\n"
+
+
+def test_drain_waits_until_the_capture_is_empty(
+    capsys: pytest.CaptureFixture[str], cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capture.member_commands._LOOK_S", 0.001)
+    assert main(["capture", "drain", "capture-1"]) == 0
+    assert (capsys.readouterr().out, cluster.load) == ("capture capture-1 is empty: stop or restart it\n", 0)
+    cluster.load = 1_000
+    assert main(["capture", "drain", "capture-1", "--timeout", "0.001"]) == 1
+    assert capsys.readouterr().err.startswith("error: capture capture-1 still has 9")
 
 
 def test_differences_are_not_success(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
@@ -105,6 +146,8 @@ def test_differences_are_not_success(capsys: pytest.CaptureFixture[str], cluster
         (["changefeed", "create", "-c", "a", *URIS, "--mode", "some"], 2, "error: Invalid value for '--mode'"),
         (["changefeed", "create", "-c", "a", *URIS, "--config", "/none"], 1, "error: cannot read /none (No such file"),
         (["changefeed", "query"], 2, "error: Missing option '--changefeed-id'"),
+        (["changefeed", "rewind", "-c", "a"], 2, "error: Missing option '--ts'"),
+        (["capture", "drain", "none"], 1, "error: no capture none; see `weir capture list`"),
         (["changefeed", "qery"], 2, "error: No such command 'qery'"),
         (["tables", "-c", "a", "--server", "127.0.0.1:1"], 1, "error: no Weir server at http://127.0.0.1:1"),
         (["server", "--config", "/none.toml"], 1, "error: cannot read /none.toml"),

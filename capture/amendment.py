@@ -1,0 +1,84 @@
+"""Changing a changefeed that stands: what source and sink say to it first, then the owner's word.
+
+*Update*: another sink must hold the changefeed's tables with their records, and another source must be the same server,
+since positions of different servers mean nothing to each other. *Rewind*: a sink that records its own Ts takes nothing
+twice, so going back behind what it records changes nothing there; what it makes good is a sink that was itself set
+back (a restored backup), as far as the log reaches.
+"""
+
+from typing import TYPE_CHECKING
+
+from capture import cluster as views
+from capture.errors import JobRefusedError
+from owner import jobs
+from reactor.ids import Ts
+from reactor.records import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
+
+if TYPE_CHECKING:
+    from capture.door import Door
+    from capture.works import Works
+
+_STANDING = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
+
+
+async def update(door: "Door", works: "Works", info: ChangefeedInfo, asked: views.ChangefeedUpdate) -> views.UpdateView:
+    """:raises WeirError: the state does not allow it, or source or sink say why it cannot be."""
+    source = _resealed(works, info.source, asked.source_uri)
+    sink = _resealed(works, info.sink, asked.sink_uri)
+    if info.state in _STANDING:
+        await _check(works, info, source, sink, door.unit_of(info.id))
+    target_ts = None if asked.target_ts is None else Ts(asked.target_ts)
+    changes = await door.ask(
+        jobs.Update(
+            "", info.id, source=source, sink=sink, target_ts=target_ts, config=asked.config, is_trial=asked.dry_run
+        )
+    )
+    return views.UpdateView(
+        changefeed=await door.query(info.id),
+        changes=tuple(views.FieldChange.model_validate(change, from_attributes=True) for change in changes),
+        dry_run=asked.dry_run,
+    )
+
+
+async def rewind(door: "Door", works: "Works", info: ChangefeedInfo, ts: Ts) -> views.RewindView:
+    """:raises WeirError: the state or the log does not allow it, or it would have no effect."""
+    unit = door.unit_of(info.id)
+    starts = await _starts(works, info, unit, ts) if unit is not None and info.state in _STANDING else ()
+    await door.ask(jobs.Rewind("", info.id, ts))
+    return views.RewindView(changefeed=await door.query(info.id), tables=starts)
+
+
+async def _check(
+    works: "Works", info: ChangefeedInfo, source: SealedUri | None, sink: SealedUri | None, unit: UnitRecord | None
+) -> None:
+    after = info.with_(source=source or info.source, sink=sink or info.sink)
+    if unit is None:
+        return
+    if source is not None:
+        await works.check_source_again(after, unit)
+    if sink is not None and unit.unit is Unit.SYNC:
+        await works.recorded(after, unit)
+    elif sink is not None and sink.masked != info.sink.masked:
+        raise JobRefusedError(
+            f"the snapshot of changefeed {info.id} is on its way to {info.sink.masked}; let it arrive there first, or "
+            "create another changefeed"
+        )
+
+
+async def _starts(works: "Works", info: ChangefeedInfo, unit: UnitRecord, ts: Ts) -> tuple[views.TablePosition, ...]:
+    """From where each table will be written again. :raises JobRefusedError: from nowhere before ``ts``."""
+    names = [f"{table.schema_name}.{table.name}" for table in unit.tables]
+    recorded = await works.recorded(info, unit)
+    if recorded and all(known > ts for known in recorded):
+        lowest, name = min(zip(recorded, names, strict=True))
+        raise JobRefusedError(
+            f"the sink records {lowest} for {name} and no less for others: it holds every change up to there and takes "
+            f"none twice, so going back to {ts} would change nothing; set its tables back first (restore a backup)"
+        )
+    positions = recorded or (ts,) * len(names)
+    return tuple(views.TablePosition(table=name, ts=known) for name, known in zip(names, positions, strict=True))
+
+
+def _resealed(works: "Works", known: SealedUri, uri: str | None) -> SealedUri | None:
+    """None where nothing changes: the same URI sealed again looks different."""
+    return None if uri is None or works.keeper.open(known) == uri else works.keeper.seal(uri)
