@@ -31,7 +31,7 @@ from agent.units.manifest import Manifest
 from agent.units.records import UnitRecords
 from agent.units.sync import SyncSource, SyncUnit
 from reactor import keys
-from reactor.client import EtcdClient
+from reactor.client import Compare, EtcdClient, Target
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records import (
@@ -50,7 +50,10 @@ _WATCH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What a changefeed is, with URIs to connect with: never logged, never stored."""
+    """What a changefeed is, with URIs to connect with: never logged, never stored.
+
+    ``created``: the etcd revision at which it came to be, which tells it from others that have had its name.
+    """
 
     id: ChangefeedId
     cluster: str
@@ -62,6 +65,7 @@ class Feed:
     config: ChangefeedConfig
     start_ts: Ts
     log_uri: str
+    created: int = 0
 
     @property
     def names(self) -> slots.Names:
@@ -76,6 +80,11 @@ class Feed:
     def open_sink(self) -> Sink:
         """:raises SinkError: its URI cannot be opened."""
         return open_sink(self.sink_uri, changefeed=self.sink_owner, mode=self.sink_mode)
+
+    @property
+    def life(self) -> Compare:
+        """Holds as long as this changefeed is there."""
+        return Compare(str(keys.InfoKey(self.cluster, self.namespace, self.id)), Target.CREATE_REVISION, self.created)
 
     def log_directory(self, source: str) -> LogDirectory:
         return LogDirectory(self.log_uri, changefeed=self.id, source=source)
@@ -154,7 +163,7 @@ class FeedParts:
 
     def _records(self, source: str) -> UnitRecords:
         key = keys.UnitKey(self._feed.cluster, self._feed.namespace, self._feed.id, source)
-        return UnitRecords(self._client, key)
+        return UnitRecords(self._client, key, life=self._feed.life)
 
     async def _dump(self, order: StartUnit, on_progress: Progress) -> None:
         """Publications first, since a change that is decoded before its publication exists ends the stream."""
@@ -223,7 +232,9 @@ class FeedParts:
                 system_id=running.system_id,
                 timeline=running.timeline,
             ),
-            writer=LogWriter(EtcdHeadStore(self._client, log_key), capture=self._capture),
+            writer=LogWriter(
+                EtcdHeadStore(self._client, log_key, life=feed.life), capture=self._capture, epoch_floor=feed.created
+            ),
             directory=feed.log_directory(order.source),
             checkpoint=self._checkpoint,
             retention_s=feed.config.log_retention_seconds,

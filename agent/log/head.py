@@ -42,16 +42,21 @@ class HeadStore(Protocol):
     async def read(self) -> StoredHead: ...
 
     async def swap(self, head: LogHead, *, revision: int) -> int | None:
-        """Write ``head`` if the key is still at ``revision``: its new revision, or None when it had moved."""
+        """Write ``head`` if the key is still at ``revision``: its new revision, or None when it had moved.
+
+        :raises LogFencedError: the changefeed is gone.
+        """
         ...
 
 
 class EtcdHeadStore:
-    """The head under its key in etcd."""
+    """The head under its key in etcd. ``life``: holds while the changefeed is still the one that was started; one of
+    the same name that has been created since has a log of its own."""
 
-    def __init__(self, client: EtcdClient, key: LogKey) -> None:
+    def __init__(self, client: EtcdClient, key: LogKey, *, life: Compare | None = None) -> None:
         self._client = client
         self._key = str(key)
+        self._life = life
 
     async def read(self) -> StoredHead:
         item = await self._client.get(self._key)
@@ -60,17 +65,32 @@ class EtcdHeadStore:
         return StoredHead(LogHead.decode(item.value, key=self._key), item.mod_revision)
 
     async def swap(self, head: LogHead, *, revision: int) -> int | None:
-        compare = Compare(self._key, Target.MOD_REVISION, revision)
-        result = await self._client.txn([compare], [Put(self._key, head.encode())])
-        return result.revision if result.succeeded else None
+        compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._life] if self._life else [])]
+        result = await self._client.txn(compares, [Put(self._key, head.encode())])
+        if result.succeeded:
+            return result.revision
+        if self._life is not None and not await still_holds(self._client, self._life):
+            raise LogFencedError("the changefeed was removed; this sync unit stops")
+        return None
+
+
+async def still_holds(client: EtcdClient, life: Compare) -> bool:
+    """Whether ``life`` (of a key's create revision) would hold in a transaction. :raises EtcdError: no answer."""
+    item = await client.get(life.key)
+    return (item.create_revision if item else 0) == life.revision
 
 
 class LogWriter:
-    """The one who appends. ``head`` is what was last written; take over before anything else."""
+    """The one who appends. ``head`` is what was last written; take over before anything else.
 
-    def __init__(self, store: HeadStore, *, capture: CaptureId) -> None:
+    ``epoch_floor``: epochs of a log that has no head yet begin above it, so that no file which an earlier changefeed
+    of the same name has left, or still writes, can be taken for one of this log.
+    """
+
+    def __init__(self, store: HeadStore, *, capture: CaptureId, epoch_floor: int = 0) -> None:
         self._store = store
         self._capture = capture
+        self._epoch_floor = epoch_floor
         self._stored = StoredHead(None, 0)
 
     @property
@@ -86,7 +106,7 @@ class LogWriter:
         """Become the writer, whoever was it before. ``start_ts``: where a log that has no head yet begins."""
         while True:
             stored = await self._read()
-            head = stored.head or LogHead(resolved_ts=start_ts)
+            head = stored.head or LogHead(resolved_ts=start_ts, epoch=self._epoch_floor)
             if await self._put(_new_era(head, self._capture), stored):
                 return self.head
 

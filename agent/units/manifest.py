@@ -23,8 +23,9 @@ from agent.sources.postgres.chunks import ChunkPlan
 from reactor.ids import Ts
 from reactor.records import TableRecord
 
-_PLAN: Final = re.compile(r"^plan-(\d{10})\.json$")
-_DONE: Final = re.compile(r"^done-(\d{10})-(\d{6})\.jsonl$")
+# ten digits, and more once etcd has come to revision 100,000 (see ``owner.workers.first_epoch``)
+_PLAN: Final = re.compile(r"^plan-(\d{10,})\.json$")
+_DONE: Final = re.compile(r"^done-(\d{10,})-(\d{6,})\.jsonl$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,8 @@ class Manifest:
 
     def read_plan(self) -> Plan | None:
         """The newest plan, if a dump has ever got as far. :raises LogError: the storage refused."""
-        plans = [name for name in self._directory.names() if _PLAN.match(name)]
-        return Plan.from_json(self._read(max(plans))) if plans else None
+        plans = {int(match[1]): name for name in self._directory.names() if (match := _PLAN.match(name))}
+        return Plan.from_json(self._read(plans[max(plans)])) if plans else None
 
     def write_plan(self, plan: Plan) -> None:
         """:raises LogError: the storage refused."""

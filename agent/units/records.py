@@ -4,6 +4,7 @@ import anyio
 import structlog
 
 from agent.errors import UnitFencedError
+from agent.log.head import still_holds
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.errors import EtcdError
 from reactor.keys import UnitKey
@@ -16,11 +17,15 @@ _log = structlog.get_logger()
 
 
 class UnitRecords:
-    """The record of one changefeed's source. Calls last until etcd has answered; it may be away for a while."""
+    """The record of one changefeed's source. Calls last until etcd has answered; it may be away for a while.
 
-    def __init__(self, client: EtcdClient, key: UnitKey) -> None:
+    ``life``: holds while the changefeed is still the one that was started, as in ``agent.log.head.EtcdHeadStore``.
+    """
+
+    def __init__(self, client: EtcdClient, key: UnitKey, *, life: Compare | None = None) -> None:
         self._client = client
         self._key = str(key)
+        self._life = life
 
     async def read(self) -> UnitRecord | None:
         return (await self._read())[0]
@@ -28,7 +33,7 @@ class UnitRecords:
     async def write(self, record: UnitRecord) -> None:
         """Store ``record``; doing it again changes nothing.
 
-        :raises UnitFencedError: a worker with a newer order has written since.
+        :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         """
         delay_s = _RETRY_S
         while True:
@@ -41,13 +46,20 @@ class UnitRecords:
                     f"this worker, under epoch {record.epoch}, stops"
                 )
             try:
-                compare = Compare(self._key, Target.MOD_REVISION, revision)
-                if (await self._client.txn([compare], [Put(self._key, record.encode())])).succeeded:
+                if await self._swap(record, revision):
                     return
             except EtcdError as error:
                 _log.warning("writing a unit's record got no answer", key=self._key, error=str(error))
             await anyio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
+
+    async def _swap(self, record: UnitRecord, revision: int) -> bool:
+        compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._life] if self._life else [])]
+        if (await self._client.txn(compares, [Put(self._key, record.encode())])).succeeded:
+            return True
+        if self._life is not None and not await still_holds(self._client, self._life):
+            raise UnitFencedError(f"the changefeed was removed; unit {record.unit} stops")
+        return False
 
     async def _read(self) -> tuple[UnitRecord | None, int]:
         delay_s = _RETRY_S

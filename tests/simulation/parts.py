@@ -28,7 +28,7 @@ from capture.secrets import Keeper
 from capture.works import LifeWorks, SourceSnapshot
 from owner.jobs import UpstreamDropped
 from reactor import keys
-from reactor.client import EtcdClient
+from reactor.client import Compare, EtcdClient, Target
 from reactor.effects import DropUpstream
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, TableSpan, Ts
@@ -68,6 +68,7 @@ class SimulatedParts:
         *,
         capture: CaptureId,
         client: EtcdClient,
+        life: Compare,
         checkpoint: Callable[[], Ts],
     ) -> None:
         self._node = node
@@ -75,6 +76,7 @@ class SimulatedParts:
         self._capture = capture
         self._client = client
         self._checkpoint = checkpoint
+        self._life = life
         outside = node.world.outside
         self._upstream: Upstream = outside.upstreams[info.source.sealed]
         self._sink: Sink = outside.sinks[info.sink.sealed]
@@ -149,8 +151,9 @@ class SimulatedParts:
     # Units
 
     def _records(self, source: str) -> UnitRecords:
-        state = self._info
-        return UnitRecords(self._client, keys.UnitKey(self._node.world.cluster, state.namespace, state.id, source))
+        info = self._info
+        key = keys.UnitKey(self._node.world.cluster, info.namespace, info.id, source)
+        return UnitRecords(self._client, key, life=self._life)
 
     async def _dump(self, order: StartUnit, on_progress: Progress) -> None:
         records = self._records(order.source)
@@ -182,7 +185,8 @@ class SimulatedParts:
         running = before.with_(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
         log_key = keys.LogKey(self._node.world.cluster, self._info.namespace, self._info.id, order.source)
-        writer = LogWriter(EtcdHeadStore(self._client, log_key), capture=self._capture)
+        store = EtcdHeadStore(self._client, log_key, life=self._life)
+        writer = LogWriter(store, capture=self._capture, epoch_floor=self._life.revision)
         await writer.take_over(start_ts=running.start_ts)
         while True:
             try:
@@ -295,6 +299,12 @@ class SimulatedWorks:
     async def check(self, spec: ChangefeedSpec) -> None:
         """Whatever is asked for can be."""
 
+    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord) -> tuple[Ts, ...]:
+        return ()
+
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
+        """There is only one server."""
+
     @asynccontextmanager
     async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[SourceSnapshot]:
         raise JobRefusedError("nothing is compared in a simulation; the checkers do that")
@@ -316,7 +326,11 @@ class _SimulatedLifeWorks:
             feed = self._state.changefeeds.get(info.id)
             return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
 
-        return SimulatedParts(self._node, info, capture=self._capture, client=self._client, checkpoint=checkpoint)
+        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
+        life = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)
+        return SimulatedParts(
+            self._node, info, capture=self._capture, client=self._client, life=life, checkpoint=checkpoint
+        )
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
         world = self._node.world
