@@ -1,0 +1,55 @@
+"""What the real works find out of source and sink before a changefeed that stands is changed or set back."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agent.errors import PositionLostError, SinkConfigError, SourceUnreachableError
+from agent.sinks import open_sink
+from agent.sources.postgres.connection import connect
+from agent.sources.postgres.identity import read_identity
+from agent.units.load import create_empty
+from capture.config import load_server_settings
+from capture.embedded import EmbeddedPostgres
+from capture.embedded.places import free_port
+from capture.works import RealWorks
+from reactor.ids import ChangefeedId, Ts
+from reactor.records import ChangefeedInfo, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
+from tests.integration.pgoutput_build import TABLE
+
+RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+UNIT = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(RECORD,))
+
+
+def works_with_a_table(root: Path) -> RealWorks:
+    sink = open_sink(f"delta+file://{root}/lake", changefeed="c/feed", mode=SinkMode.UPSERT)
+    create_empty(sink, [(RECORD, TABLE)])
+    return RealWorks(load_server_settings(data_dir=root / "data", cluster_id="c"))
+
+
+def feed(works: RealWorks, *, sink: str = "blackhole://", source: str = "postgresql://h/d") -> ChangefeedInfo:
+    return ChangefeedInfo(id=ChangefeedId("feed"), source=works.keeper.seal(source), sink=works.keeper.seal(sink))
+
+
+async def test_a_sink_tells_what_it_records_also_at_another_place(tmp_path: Path) -> None:
+    works = works_with_a_table(tmp_path)
+    assert await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/lake"), UNIT) == (100,)
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    assert await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/copy"), UNIT) == (100,)
+    assert await works.recorded(feed(works), UNIT) == (), "nothing is recorded there"
+    with pytest.raises(SinkConfigError, match=r"the sink holds no table public\.t of changefeed feed; bring it there"):
+        await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/empty"), UNIT)
+
+
+async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
+    works = works_with_a_table(tmp_path)
+    uri = postgres.uri("postgres")
+    with connect(uri, replication=True) as connection:
+        found = read_identity(connection)
+    same = UNIT.with_(system_id=found.system_id, timeline=found.timeline)
+    await works.check_source_again(feed(works, source=uri), same)
+    with pytest.raises(PositionLostError, match="began on 12345, timeline 1; name that server"):
+        await works.check_source_again(feed(works, source=uri), same.with_(system_id="12345"))
+    with pytest.raises(SourceUnreachableError):
+        await works.check_source_again(feed(works, source=f"postgresql://u@127.0.0.1:{free_port()}/d"), same)
