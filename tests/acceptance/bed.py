@@ -138,6 +138,14 @@ class Bed:
             children.stop(process.child)
             process.child = None
 
+    def terminate(self, process: Process) -> int:
+        """SIGTERM; its exit code."""
+        assert process.child is not None
+        os.kill(process.pid, signal.SIGTERM)
+        code = process.child.wait()
+        process.child = None
+        return code
+
     def pause(self, process: Process) -> None:
         os.kill(process.pid, signal.SIGSTOP)
 
@@ -198,15 +206,15 @@ class Bed:
 
     # Changefeeds
 
-    def create_feed(self, name: str, sink_mode: SinkMode) -> None:
-        spec = ChangefeedSpec(
-            changefeed_id=name,
-            source_uri=self.postgres.uri(DATABASE),
-            sink_uri=f"delta+file://{self.lake(name)}",
-            sink_mode=sink_mode,
-        )
-        self.ask(lambda client: client.create(spec))
+    def create_feed(self, name: str, sink_mode: SinkMode = SinkMode.UPSERT, **fields: object) -> None:
+        """A changefeed over everything, in sync; ``fields`` of ``ChangefeedSpec`` win."""
+        self.create(name, sink_mode=sink_mode, **fields)
         self.wait_for(f"{name} is in sync", lambda: self.query(name).unit is Unit.SYNC)
+
+    def create(self, name: str, **fields: object) -> None:
+        usual = {"source_uri": self.postgres.uri(DATABASE), "sink_uri": f"delta+file://{self.lake(name)}"}
+        spec = ChangefeedSpec.model_validate({"changefeed_id": name} | usual | fields)
+        self.ask(lambda client: client.create(spec))
 
     def lake(self, feed: str) -> Path:
         return self.directory / "lake" / feed
@@ -222,6 +230,9 @@ class Bed:
         """No commit of the past lies above it."""
         rows = self.postgres.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint", database=DATABASE)
         return int(rows[0][0]) - 1
+
+    def execute(self, sql: str) -> list[list[object]]:
+        return self.postgres.execute(sql, database=DATABASE)
 
     def transactions(self) -> int:
         return int(self.postgres.execute("SELECT count(*) FROM audit", database=DATABASE)[0][0])
