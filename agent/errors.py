@@ -6,7 +6,8 @@ SourceError                 the source database refused or failed
 ├── SourceConfigError       the server is not set up for capture: wal_level, free slots, publication
 ├── TableIneligibleError    a table without a usable key and without force_replicate
 ├── SlotInUseError          another reader holds the slot, or a dead one still seems to (retryable)
-└── PositionLostError       the slot is gone or was invalidated: what comes next is no longer there
+└── PositionLostError       the slot is gone, or of another server: what comes next is no longer there
+    └── SnapshotLostByGCError  the server has removed what was not read for too long
 LogError                    the change log's storage refused or failed (retryable)
 ├── LogFencedError          another sync worker has taken the log over
 └── LogStorageMismatchError the log storage is not this cluster's
@@ -22,6 +23,9 @@ JavaError                   no Java, or one that Spark cannot use
 """
 
 from reactor.errors import WeirError
+
+#: the cure of a lost position
+NEW_SNAPSHOT = "for a new snapshot remove it, and its tables at the sink, and create the changefeed again"
 
 
 class SourceError(WeirError):
@@ -54,6 +58,10 @@ class SlotInUseError(SourceError):
 
 class PositionLostError(SourceError):
     """The log position this changefeed needs is no longer on the server."""
+
+
+class SnapshotLostByGCError(PositionLostError):
+    """The server has removed the log behind this changefeed's position: nobody read it for too long."""
 
 
 class LogError(WeirError):

@@ -12,7 +12,7 @@ import anyio
 from anyio import from_thread, to_thread
 
 from agent.effects import StartUnit
-from agent.errors import SinkConfigError, SinkFencedError
+from agent.errors import NEW_SNAPSHOT, SinkConfigError, SinkFencedError
 from agent.flush import job
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
@@ -155,7 +155,7 @@ class FeedParts:
         if recorded is None and self._sink.keeps_record:
             raise SinkConfigError(
                 f"the sink has no record of {table.schema_name}.{table.name}: its table was removed or replaced; "
-                "create the changefeed again"
+                f"{NEW_SNAPSHOT}"
             )
         return recorded or table.start_ts
 

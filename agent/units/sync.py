@@ -20,7 +20,7 @@ import anyio.to_thread
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from agent.errors import PositionLostError, SourceUnreachableError
+from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceUnreachableError
 from agent.log import retention, segment
 from agent.log.head import LogWriter
 from agent.log.segment import SegmentName
@@ -293,13 +293,13 @@ class SyncUnit:
             raise PositionLostError(
                 f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but the changefeed began "
                 f"on {self._system_id}, timeline {self._timeline}, whose positions mean nothing here; "
-                "create the changefeed again"
+                f"{NEW_SNAPSHOT}"
             )
         resolved = self._writer.head.resolved_ts
         if found.flushed_ts < resolved:
             raise PositionLostError(
                 f"{connection.target} was set back to {format_lsn(found.flushed_ts)}, behind the log's "
-                f"{format_lsn(resolved)}; create the changefeed again"
+                f"{format_lsn(resolved)}; {NEW_SNAPSHOT}"
             )
 
     def _open_stream(self, connection: Connection, publications: tuple[str, ...], pool: ArenaPool) -> ReplicationStream:

@@ -229,7 +229,7 @@ async def test_a_publication_that_shrinks_is_not_passed_over_in_silence(rig: Syn
 async def test_a_lost_slot_is_an_error_that_says_so(rig: SyncRig) -> None:
     with connect(rig.uri) as connection:
         drop_slot(connection, rig.names.slot)
-    with pytest.raises(PositionLostError, match=rf"slot {rig.names.slot} is gone from .*; create the changefeed again"):
+    with pytest.raises(PositionLostError, match=rf"slot {rig.names.slot} is gone from .*; for a new snapshot"):
         await rig.unit().run()
 
 

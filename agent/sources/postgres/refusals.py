@@ -4,8 +4,10 @@ Pure. The SQLSTATE decides; the server's own message is looked at only where one
 """
 
 from agent.errors import (
+    NEW_SNAPSHOT,
     PositionLostError,
     SlotInUseError,
+    SnapshotLostByGCError,
     SourceAuthError,
     SourceConfigError,
     SourceError,
@@ -43,12 +45,14 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
             return SlotInUseError(f"{message}; it is free once the other reader (or its dead connection) is gone")
         case "55000" if "wal_level" in message:
             return SourceConfigError(f"{target} has not wal_level = logical; set it and restart PostgreSQL")
+        case "55000" if "can no longer" in message or "invalidated" in message:
+            return SnapshotLostByGCError(f"{message}; {NEW_SNAPSHOT}")
         case "55000" if "slot" in message:
-            return PositionLostError(f"{message}; create the changefeed again")
+            return PositionLostError(f"{message}; {NEW_SNAPSHOT}")
         case "42704" if "replication slot" in message:
-            return PositionLostError(f"{message}; what it held back is gone: create the changefeed again")
+            return PositionLostError(f"{message}; what it held back is gone: {NEW_SNAPSHOT}")
         case "58P01" if "WAL segment" in message:
-            return PositionLostError(f"{message}; create the changefeed again")
+            return SnapshotLostByGCError(f"{message}; {NEW_SNAPSHOT}")
     if state[:3] == "57P" or state[:2] == "08":
         return SourceUnreachableError(f"{target} is not taking part just now ({message}); it is tried again by itself")
     return SourceError(f"{target} answered {state}: {message}")

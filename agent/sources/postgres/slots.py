@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from agent.errors import PositionLostError, SlotInUseError, SourceConfigError, SourceError
+from agent.errors import (
+    NEW_SNAPSHOT,
+    PositionLostError,
+    SlotInUseError,
+    SnapshotLostByGCError,
+    SourceConfigError,
+    SourceError,
+)
 from agent.sources.postgres.connection import Connection, connect
 from agent.sources.postgres.lsn import format_lsn, parse_lsn
 from agent.sources.postgres.sql import identifier, literal, qualified
@@ -156,14 +163,15 @@ def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
 def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> None:
     """Whether the slot can go on exactly where the log stands.
 
-    :raises PositionLostError: it is gone, invalidated, or past that place.
+    :raises SnapshotLostByGCError: the server has invalidated it.
+    :raises PositionLostError: it is gone, or past that place.
     """
     status = slot_status(connection, slot)
-    cure = "create the changefeed again"
+    cure = NEW_SNAPSHOT
     if status is None:
         raise PositionLostError(f"replication slot {slot} is gone from {connection.target}; {cure}")
     if status.lost:
-        raise PositionLostError(
+        raise SnapshotLostByGCError(
             f"replication slot {slot} was invalidated by {connection.target} ({status.lost}); {cure}"
         )
     if status.plugin != "pgoutput" or status.database != connection.target.database:

@@ -15,7 +15,13 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from agent.errors import PositionLostError, SourceError, SourceUnreachableError
+from agent.errors import (
+    NEW_SNAPSHOT,
+    PositionLostError,
+    SnapshotLostByGCError,
+    SourceError,
+    SourceUnreachableError,
+)
 from agent.schema import TableSchema
 from agent.sources.postgres import events, split
 from agent.sources.postgres.arena import Arena, Cut
@@ -256,5 +262,5 @@ _FAULTS = {
 def _stream_refusal(error: SourceError) -> SourceError:
     """A slot that is invalidated while we read says so by ending us."""
     if "invalidated" in str(error) and not isinstance(error, PositionLostError):
-        return PositionLostError(f"{error}; create the changefeed again")
+        return SnapshotLostByGCError(f"{error}; {NEW_SNAPSHOT}")
     return error

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import PositionLostError, SourceUnreachableError
+from agent.errors import SnapshotLostByGCError, SourceUnreachableError
 from agent.sources.postgres.arena import ArenaPool, Cut
 from agent.sources.postgres.stream import ReplicationStream
 from tests.unit.agent.stream_build import (
@@ -188,7 +188,7 @@ def test_what_ends_a_stream(
 
 def test_an_invalidated_slot_is_a_lost_position(wire: Wire, pool: ArenaPool) -> None:
     text = b'SERROR\0C55000\0Mcan no longer access replication slot "x"\0\0'
-    with pytest.raises(PositionLostError, match="create the changefeed again"):
+    with pytest.raises(SnapshotLostByGCError, match=r"for a new snapshot .* create the changefeed again"):
         feed(wire, stream_on(wire, pool), b"E" + (len(text) + 4).to_bytes(4, "big") + text)
 
 

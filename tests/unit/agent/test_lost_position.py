@@ -1,0 +1,68 @@
+"""A position that the server no longer has: which error says so, and that each says how to get a new snapshot."""
+
+from typing import cast
+
+import pytest
+
+from agent.errors import NEW_SNAPSHOT, PositionLostError, SnapshotLostByGCError
+from agent.sources.postgres import slots
+from agent.sources.postgres.connection import Connection
+from agent.sources.postgres.refusals import refusal
+from agent.sources.postgres.uri import parse_uri
+from reactor.ids import Ts
+
+TARGET = parse_uri("postgresql://u@h/d")
+Row = tuple[str | None, ...]
+
+
+class Played:
+    """A connection whose server shows one slot, or none."""
+
+    target = TARGET
+    server_version = 180_000
+
+    def __init__(self, row: Row | None) -> None:
+        self._rows = [row] if row else []
+
+    def query(self, sql: str) -> list[Row]:
+        return self._rows
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        (None, PositionLostError),
+        (("pgoutput", "d", "0", "0/10", "lost", "wal_removed"), SnapshotLostByGCError),
+        (("pgoutput", "d", "0", "0/10", "lost", None), SnapshotLostByGCError),
+        (("pgoutput", "d", "0", "0/10", "unreserved", "idle_timeout"), SnapshotLostByGCError),
+        (("pgoutput", "other", "0", "0/10", "reserved", None), PositionLostError),
+        (("test_decoding", "d", "0", "0/10", "reserved", None), PositionLostError),
+        (("pgoutput", "d", "0", "0/FFFF", "reserved", None), PositionLostError),
+    ],
+)
+def test_a_slot_that_cannot_go_on(row: Row | None, kind: type[PositionLostError]) -> None:
+    with pytest.raises(PositionLostError) as caught:
+        slots.check_position(cast("Connection", Played(row)), "s", Ts(0x20))
+    assert type(caught.value) is kind
+    assert str(caught.value).endswith(NEW_SNAPSHOT)
+    assert not caught.value.retryable
+
+
+def test_a_slot_that_can() -> None:
+    row = ("pgoutput", "d", "0", "0/20", "reserved", None)
+    slots.check_position(cast("Connection", Played(row)), "s", Ts(0x20))
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "kind"),
+    [
+        ("55000", 'can no longer access replication slot "s"', SnapshotLostByGCError),
+        ("58P01", "requested WAL segment 000000010000000000000001 has already been removed", SnapshotLostByGCError),
+        ("55000", 'replication slot "s" was not created in this database', PositionLostError),
+        ("42704", 'replication slot "s" does not exist', PositionLostError),
+    ],
+)
+def test_what_the_server_refuses(state: str, message: str, kind: type[PositionLostError]) -> None:
+    found = refusal({"C": state, "M": message}, TARGET)
+    assert type(found) is kind
+    assert str(found).endswith(NEW_SNAPSHOT)
