@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.log.head import epoch_of
@@ -16,7 +16,7 @@ from agent.log.segment import SegmentName
 from reactor import keys
 from reactor.client import Event
 from reactor.errors import InvalidKeyError
-from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.ids import ChangefeedId, TableSpan, Ts
 from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, UnitRecord
 from tests.simulation.outside import RowEvent, Sink, Upstream
 
@@ -36,7 +36,9 @@ class Feed:
     upstream: Upstream
     sink: Sink
     status: ChangefeedStatus | None = None
+    unit: UnitRecord | None = None
     head: LogHead | None = None
+    states: list[FeedState] = field(default_factory=list)
 
 
 class Checks:
@@ -44,12 +46,11 @@ class Checks:
 
     def __init__(self, world: "World") -> None:
         self.feeds: dict[ChangefeedId, Feed] = {}
-        self.owners = 0
         self._world = world
 
     def on_write(self, events: Sequence[Event]) -> None:
         """One revision of etcd."""
-        self._check_progress_of_time(events)
+        self._check_keys(events)
         for event in events:
             try:
                 key = keys.parse(event.key)
@@ -63,20 +64,16 @@ class Checks:
                 case keys.LogKey() if event.value is not None:
                     self._on_head(key.changefeed, LogHead.decode(event.value, key=event.key))
                 case keys.UnitKey() if event.value is not None:
-                    record = UnitRecord.decode(event.value, key=event.key)
-                    self._world.note(f"{key.changefeed} {record.unit} {record.stage}, epoch {record.epoch}")
+                    self._on_unit(key.changefeed, UnitRecord.decode(event.value, key=event.key))
                 case keys.OwnerKey():
                     self._world.note(f"candidate {(event.value or b'gone').decode()[:6]}")
                 case keys.CaptureKey():
                     self._world.note(f"capture {key.capture[:6]} {'here' if event.value else 'gone'}")
 
-    def note_flush(self, node: "Node", capture: CaptureId, info: ChangefeedInfo, span: TableSpan) -> None:
-        """A capture begins to write a span."""
-        feed = self.feeds.get(info.id)
-        if feed is not None and feed.info.target_ts is not None:
-            recorded = feed.sink.recorded_ts(span)
-            if recorded is not None and recorded > feed.info.target_ts:
-                self._world.violate(f"{span} of {info.id} is at {recorded}, past its target {feed.info.target_ts}")
+    def note_tick(self, worker: Any) -> None:
+        """A worker is about to decide: on what is at least as new as its own last commit."""
+        if worker.state.revision < worker._cursor.barrier:
+            self._world.violate(f"a tick at {worker.state.revision}, before its own commit {worker._cursor.barrier}")
 
     def look(self) -> None:
         """What is seen by looking at the captures themselves."""
@@ -108,6 +105,7 @@ class Checks:
             self.feeds[id] = Feed(info, outside.upstreams[info.source.sealed], outside.sinks[info.sink.sealed])
         else:
             feed.info = info
+        self.feeds[id].states.append(info.state)
         why = f" ({info.error.code}: {info.error.message})" if info.error else ""
         self._world.note(f"{id} {info.state}, epoch {info.epoch}{why}")
         if info.state is FeedState.FAILED:
@@ -138,6 +136,15 @@ class Checks:
                     f"{id} claims {checkpoint_ts}, but table {table.table_id} changed at {last_ts} and is at {reached}"
                 )
 
+    def _on_unit(self, id: ChangefeedId, record: UnitRecord) -> None:
+        self._world.note(f"{id} {record.unit} {record.stage}, epoch {record.epoch}")
+        feed = self.feeds.get(id)
+        if feed is None:
+            return
+        before, feed.unit = feed.unit, record
+        if before is not None and record.epoch < before.epoch:
+            self._world.violate(f"unit of {id} went back from {before.epoch} to {record.epoch} ({record.worker})")
+
     def _on_head(self, id: ChangefeedId, head: LogHead) -> None:
         feed = self.feeds.get(id)
         if feed is None:
@@ -161,9 +168,9 @@ class Checks:
         by_place: dict[tuple[int, int], list[str]] = {}
         files = self._world.outside.storage(id).files
         for text in files:
-            name = SegmentName.parse(text)
-            if name is not None:
-                by_place.setdefault((name.seq, name.epoch), []).append(text)
+            parsed = SegmentName.parse(text)
+            if parsed is not None:
+                by_place.setdefault((parsed.seq, parsed.epoch), []).append(text)
         for seq in range(first_seq, head.complete_seq + 1):
             names = by_place.get((seq, epoch_of(head, seq)), [])
             if len(names) != 1:
@@ -171,7 +178,7 @@ class Checks:
             for name in names:
                 yield from files[name].events
 
-    def _check_progress_of_time(self, events: Sequence[Event]) -> None:
+    def _check_keys(self, events: Sequence[Event]) -> None:
         """A revision never writes a key twice."""
         if len({event.key for event in events}) != len(events):
             self._world.violate(f"one revision writes a key twice: {[event.key for event in events]}")

@@ -5,6 +5,7 @@ done later. A watch lags, breaks, or stands still while the way is cut, and find
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -138,7 +139,5 @@ class WayClient(MemoryClient):
             await self.way.time_out(call)
 
     def _land(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
-        try:
+        with suppress(EtcdError):  # its lease is over: nobody is told
             self._etcd.txn(compares, operations)
-        except EtcdError:
-            pass  # its lease is over: nobody is told

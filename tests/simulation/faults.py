@@ -1,6 +1,7 @@
 """What is done to the cluster: one thing after the other, many of them overlapping, all of them over in the end."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -94,9 +95,15 @@ class Faults:
         self._world.note(f"{node.name} cut {way} from {', '.join(other.name for other in others)}")
         pairs = [(node.name, other.name) for other in others if way != "in"]
         pairs += [(other.name, node.name) for other in others if way != "out"]
+        network = self._world.network
+
+        def heal() -> None:
+            for pair in pairs:
+                network.heal(*pair)
+
         for pair in pairs:
-            self._world.network.cut(*pair)
-        self._after(lambda: [self._world.network.heal(*pair) for pair in pairs], f"{node.name} joined again")
+            network.cut(*pair)
+        self._after(heal, f"{node.name} joined again")
 
     def _reset_streams(self) -> None:
         if node := self._any_node():
@@ -107,10 +114,8 @@ class Faults:
         self._world.note("etcd compacts")
 
         async def compact() -> None:
-            try:
+            with suppress(EtcdError):  # nothing new since the last time
                 self._world.etcd.compact(self._world.etcd.revision)
-            except EtcdError:
-                pass  # nothing new since the last time
 
         self._world.spawn(compact())
 

@@ -3,7 +3,7 @@
 Time jumps to the next timer whenever nothing is ready, so a minute of a quiet cluster costs nothing. Every callback
 belongs to the ``Machine`` of the context it was scheduled in, or to the world. The callbacks of a machine that is
 stopped are kept; when it goes on they run at once, in order, on a clock that has run on: what a process sees after
-SIGSTOP and SIGCONT. Nothing here has a thread, a socket or a random number, so the same program runs the same way twice.
+SIGSTOP and SIGCONT. Nothing here has a thread, a socket or a random number: the same program runs the same way twice.
 """
 
 import asyncio
@@ -31,6 +31,8 @@ MACHINE: ContextVar[Machine | None] = ContextVar("machine", default=None)
 
 
 class _Handle(events.Handle):
+    _context: Context
+
     def _run(self) -> None:
         machine = self._context.get(MACHINE)
         if machine is not None and machine.is_stopped:
@@ -40,6 +42,8 @@ class _Handle(events.Handle):
 
 
 class _TimerHandle(events.TimerHandle):
+    _context: Context
+
     def _run(self) -> None:
         machine = self._context.get(MACHINE)
         if machine is not None and machine.is_stopped:
@@ -75,13 +79,15 @@ class SimulationLoop(base_events.BaseEventLoop):
     def time(self) -> float:
         return self._selector.now
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         self.steps += 1
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _TimerHandle(when, callback, args, self, context)

@@ -13,7 +13,7 @@ from capture.door import Door
 from capture.errors import ChangefeedExistsError
 from owner import jobs
 from reactor.errors import WeirError
-from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.ids import CaptureId, ChangefeedId
 from reactor.records import ChangefeedConfig, FeedState, Mode
 from tests.simulation.outside import Sink, Upstream
 
@@ -43,7 +43,8 @@ class Operator:
     def meddle(self) -> None:
         """One command, whether it makes sense or not."""
         commands: list[Callable[[Door], Awaitable[object]]] = [
-            lambda door: door.pause(self._name()),
+            self._pause,
+            self._pause,
             lambda door: door.resume(self._name()),
             lambda door: door.resume(self._name()),
             self._rewind,
@@ -73,7 +74,7 @@ class Operator:
                 elif feed.info.state in (FeedState.STOPPED, FeedState.FAILED):
                     self.is_done = False
                     if node := self._owner():
-                        await self._try(node, lambda door, name=name: door.resume(name))
+                        await self._try(node, _resume(name))
                 elif feed.info.state is FeedState.REMOVED:
                     self.is_done = False
             await anyio.sleep(_RETRY_S)
@@ -84,10 +85,11 @@ class Operator:
         number, world = self._created, self._world
         upstream = Upstream(self._random.randint(1, 4), world.chance("source", number))
         world.outside.upstreams[f"sim://source{number}"] = upstream
-        world.outside.sinks[f"sim://sink{number}"] = Sink(upstream, lambda text: world.note(f"{name} {text}"))
         for _ in range(self._random.randint(0, 5)):
             upstream.commit()
         target_ts = upstream.position + self._random.randint(0, 1500) if self._random.random() < 0.3 else None
+        sink = Sink(upstream, lambda text: world.note(f"{name} {text}"), target_ts=target_ts)
+        world.outside.sinks[f"sim://sink{number}"] = sink
         spec = views.ChangefeedSpec(
             changefeed_id=name,
             source_uri=f"sim://source{number}",
@@ -114,6 +116,15 @@ class Operator:
             await anyio.sleep(_RETRY_S)
         await self._create(name)
         self._doomed.discard(name)
+
+    async def _pause(self, door: Door) -> None:
+        """When the owner says that it is done, it is."""
+        name = self._name()
+        feed = self._world.checks.feeds.get(name)
+        before = len(feed.states) if feed else 0
+        await door.ask(jobs.Pause("", name))
+        if feed is not None and FeedState.STOPPED not in feed.states[before:]:
+            self._world.violate(f"{name} was said to be paused, but etcd does not say so")
 
     async def _rewind(self, door: Door) -> None:
         name = self._name()
@@ -154,4 +165,5 @@ class Operator:
         return self._random.choice(self._names)
 
 
-__all__ = ["Operator", "Ts"]
+def _resume(name: ChangefeedId) -> Callable[[Door], Awaitable[object]]:
+    return lambda door: door.resume(name)

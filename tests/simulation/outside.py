@@ -149,9 +149,10 @@ class SinkTable:
 class Sink:
     """Tables by id. ``note`` hears of every commit."""
 
-    def __init__(self, upstream: Upstream, note: Callable[[str], None]) -> None:
+    def __init__(self, upstream: Upstream, note: Callable[[str], None], *, target_ts: int | None) -> None:
         self.tables: dict[int, SinkTable] = {}
         self._upstream = upstream
+        self._target_ts = target_ts
         self._note = note
 
     def load(self, table_id: int, start_ts: Ts) -> None:
@@ -178,6 +179,8 @@ class Sink:
 
     def apply(self, span: TableSpan, from_ts: Ts, to_ts: Ts, rows: list[RowEvent], writer: str) -> None:
         """The truth is asked before anything is stored: loss and doubling show at once, with who did it."""
+        if self._target_ts is not None and to_ts > self._target_ts:
+            raise ViolationError(f"{writer} wrote {span} up to {to_ts}, past the target {self._target_ts}")
         table = self.tables[span.table_id]
         wanted = [event.number for event in self._upstream.between(table.records[span], to_ts) if event.is_of(span)]
         given = [event.number for event in rows]

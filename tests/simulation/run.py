@@ -63,7 +63,7 @@ class Run:
         await anyio.sleep(_CALM_TRAFFIC_S)
         traffic.cancel()
         with anyio.move_on_after(_RECOVERY_S):
-            while self._unsettled() and not world.violations:
+            while self._unsettled() and not world.violations:  # noqa: ASYNC110 - it asks everybody
                 await anyio.sleep(_LOOK_S)
         self.recovery_s = world.loop.time() - started
         for what in self._unsettled() if not world.violations else ():

@@ -15,6 +15,7 @@ from unittest import mock
 import anyio
 
 from reactor.errors import WeirError
+from reactor.worker import EtcdWorker
 from tests.simulation.checks import Checks
 from tests.simulation.etcd import SeenEtcd
 from tests.simulation.loop import SimulationLoop, context_of, ordered_cancellation
@@ -91,7 +92,7 @@ class World:
         self.spawn(act())
 
     async def request(self, action: Callable[[], T], *, after_s: float) -> T:
-        """Send something to where it is carried out, and wait for the answer; it lands also if nobody waits any more."""
+        """Send something to where it is carried out, and wait for the answer; it lands in any case."""
         done = anyio.Event()
         outcome: list[T] = []
         failure: list[WeirError] = []
@@ -122,13 +123,25 @@ class World:
             node.kill(quietly=True)
         for task in list(self._tasks):
             task.cancel()
-        while self._tasks:
+        while self._tasks:  # noqa: ASYNC110 - they come and go
             await anyio.sleep(1.0)
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self._is_over:
             self.violate(f"a task crashed: {type(error).__name__}: {error}")
+
+
+def _clock_of(world: World) -> Callable[[], float]:
+    return lambda: world.now
+
+
+def _watched(tick: Callable[[EtcdWorker], bool], world: World) -> Callable[[EtcdWorker], bool]:
+    def watched(worker: EtcdWorker) -> bool:
+        world.checks.note_tick(worker)
+        return tick(worker)
+
+    return watched
 
 
 @contextmanager
@@ -142,6 +155,7 @@ def closed_world(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(ordered_cancellation())
         stack.enter_context(mock.patch("uuid.uuid4", new_id))
+        stack.enter_context(mock.patch.object(EtcdWorker, "_tick", _watched(EtcdWorker._tick, world)))
         for clock in _CLOCKS:
-            stack.enter_context(mock.patch(clock, lambda: world.now))
+            stack.enter_context(mock.patch(clock, _clock_of(world)))
         yield

@@ -1,0 +1,234 @@
+"""Bugs on purpose, one at a time: what the simulation must find, to show that it bites.
+
+Each is the absence of one safeguard. They are planted by replacing a method while a seed runs, so the code that ships
+knows nothing of them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from agent.agent import Agent
+from agent.log import head, retention
+from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.reader import LogReader
+from agent.units.records import UnitRecords
+from capture.door import Door
+from owner import watermark
+from owner.scheduler import replication
+from owner.scheduler.replication import ReplicationSet, Role
+from reactor import txn
+from reactor.ids import MAX_TS, CaptureId
+from reactor.messages import SpanState
+from reactor.pending import Pending
+from reactor.records import Era, LogHead
+from reactor.session import Session
+from reactor.watch import WatchCursor
+from tests.simulation.outside import Sink
+from tests.simulation.run import simulate
+
+
+def _replace(stack: ExitStack, owner: object, name: str, new: Any) -> None:
+    stack.enter_context(mock.patch.object(owner, name, new))
+
+
+def promote_early(stack: ExitStack) -> None:
+    """The secondary is told to write before the old writer has stopped."""
+
+    def promote(self: ReplicationSet, _capture: CaptureId) -> list[replication.Order]:
+        old, new = self.primary, self.secondary
+        if new is None:
+            return []
+        self.captures = {new: Role.PRIMARY}
+        return [self._add(new, is_secondary=False), *([self._remove(old)] if old else [])]
+
+    _replace(stack, ReplicationSet, "_promote_or_stop_writer", promote)
+    row = (replication.SetState.PREPARE, Role.SECONDARY, SpanState.PREPARED)
+
+    def prepared(self: ReplicationSet, capture: CaptureId) -> list[replication.Order]:
+        self.state = replication.SetState.COMMIT
+        return promote(self, capture)
+
+    stack.enter_context(mock.patch.dict(replication._ROWS, {row: prepared}))
+
+
+def take_stopping_for_stopped(stack: ExitStack) -> None:
+    """A writer that finishes its last flush counts as gone."""
+    row = (replication.SetState.COMMIT, Role.PRIMARY, SpanState.STOPPING)
+    stack.enter_context(mock.patch.dict(replication._ROWS, {row: ReplicationSet._writer_lost_in_commit}))
+
+
+def ignore_the_logs_epoch(stack: ExitStack) -> None:
+    """Whoever was the log's writer goes on writing its head."""
+
+    async def swap(self: EtcdHeadStore, new: LogHead, *, revision: int) -> int | None:
+        return await self._client.put(self._key, new.encode())
+
+    _replace(stack, EtcdHeadStore, "swap", swap)
+
+
+def ignore_the_units_epoch(stack: ExitStack) -> None:
+    """A unit that was replaced still writes its record."""
+
+    async def write(self: UnitRecords, record: Any) -> None:
+        await self._client.put(self._key, record.encode())
+
+    _replace(stack, UnitRecords, "write", write)
+
+
+def skip_the_barrier_revision(stack: ExitStack) -> None:
+    """Ticks do not wait until the watch has brought back the last commit."""
+    _replace(stack, WatchCursor, "is_caught_up", property(lambda self: True))
+
+
+def lose_a_patch_on_overflow(stack: ExitStack) -> None:
+    """What did not fit into the first transaction of a tick is forgotten."""
+    original = txn._Packer._fits
+
+    def fits(self: Any, writes: Any, compared: Any) -> bool:
+        return not self._writes and original(self, writes, compared)
+
+    def committed(self: Pending, planned: Any) -> None:
+        self._groups, self._doubt = (), None
+
+    _replace(stack, txn._Packer, "_fits", fits)
+    _replace(stack, Pending, "committed", committed)
+
+
+def answer_before_it_is_done(stack: ExitStack) -> None:
+    """An operator is told so before the commit."""
+
+    def take_answers(self: Pending) -> Any:
+        answers, self._answers = self._answers, ()
+        return answers
+
+    def bool_of(self: Pending) -> bool:
+        return False
+
+    def begin(self: Pending, groups: Any, answers: Any) -> None:
+        self._groups, self._answers, self._error = tuple(groups), tuple(answers), ""
+
+    _replace(stack, Pending, "take_answers", take_answers)
+    _replace(stack, Pending, "__bool__", bool_of)
+    _replace(stack, Pending, "begin", begin)
+
+
+def accept_a_stale_list_of_segments(stack: ExitStack) -> None:
+    """A reader that has seen enough segments does not ask whose they are."""
+    original = LogReader._list
+
+    def list_(self: LogReader, at: LogHead) -> Any:
+        if self._valid and self._valid[-1].seq >= at.last_seq:
+            return self._valid
+        return original(self, at)
+
+    _replace(stack, LogReader, "_list", list_)
+
+
+def resume_inside_a_transaction(stack: ExitStack) -> None:
+    """A new writer of the log goes on behind the last segment instead of behind the last whole transaction."""
+
+    def new_era(old: LogHead, capture: CaptureId) -> LogHead:
+        era = Era(epoch=old.epoch + 1, first_seq=old.last_seq + 1)
+        return old.with_(epoch=old.epoch + 1, writer=capture, eras=(*old.eras, era))
+
+    _replace(stack, head, "_new_era", new_era)
+
+
+def forget_the_from_ts_check(stack: ExitStack) -> None:
+    """The sink takes whatever it is given."""
+
+    def commit(self: Sink, span: Any, from_ts: Any, to_ts: Any, rows: Any, writer: str) -> None:
+        self.apply(span, from_ts, to_ts, rows, writer)
+
+    _replace(stack, Sink, "commit", commit)
+
+
+def trust_a_session_without_a_clock(stack: ExitStack) -> None:
+    """A capture that wakes up after its lease believes that it still has it."""
+    _replace(stack, Session, "is_done", property(lambda self: self._done.is_set()))
+
+
+def state_a_checkpoint_of_some_spans(stack: ExitStack) -> None:
+    """A table without a span holds nothing back."""
+    _replace(stack, watermark, "_cover", lambda tables, positions: True)
+
+
+def write_before_the_barrier_is_known(stack: ExitStack) -> None:
+    """No word of a barrier is taken for no barrier."""
+    original = Agent.__init__
+
+    def init(self: Agent, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.is_barrier_known = True
+
+    _replace(stack, Agent, "__init__", init)
+
+
+def remove_segments_that_are_needed(stack: ExitStack) -> None:
+    """Retention looks at the clock only."""
+    original = retention.plan
+
+    def plan(*args: Any, checkpoint_ts: Any, **kwargs: Any) -> Any:
+        return original(*args, checkpoint_ts=MAX_TS, **kwargs)
+
+    _replace(stack, retention, "plan", plan)
+
+
+def give_a_second_life_the_epochs_of_the_first(stack: ExitStack) -> None:
+    """A changefeed that is created anew under its old name begins at epoch 1 again."""
+    original = Door._check_absent
+
+    async def check_absent(self: Door, *args: Any) -> int:
+        await original(self, *args)
+        return 1
+
+    _replace(stack, Door, "_check_absent", check_absent)
+
+
+def give_a_second_life_the_log_of_the_first(stack: ExitStack) -> None:
+    """Segments of a changefeed that was removed carry epochs that come again."""
+    original = LogWriter.__init__
+
+    def init(self: LogWriter, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs | {"epoch_floor": 0})
+
+    _replace(stack, LogWriter, "__init__", init)
+
+
+#: name → how to plant it
+PLANTED: dict[str, Callable[[ExitStack], None]] = {
+    plant.__name__.replace("_", " "): plant
+    for plant in (
+        promote_early,
+        take_stopping_for_stopped,
+        ignore_the_logs_epoch,
+        ignore_the_units_epoch,
+        skip_the_barrier_revision,
+        lose_a_patch_on_overflow,
+        answer_before_it_is_done,
+        accept_a_stale_list_of_segments,
+        resume_inside_a_transaction,
+        forget_the_from_ts_check,
+        trust_a_session_without_a_clock,
+        state_a_checkpoint_of_some_spans,
+        write_before_the_barrier_is_known,
+        remove_segments_that_are_needed,
+        give_a_second_life_the_epochs_of_the_first,
+        give_a_second_life_the_log_of_the_first,
+    )
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    with ExitStack() as stack:
+        PLANTED[name](stack)
+        yield
+
+
+def first_seed_that_finds(name: str, seeds: Iterable[int]) -> int | None:
+    """The first seed that has a violation with the bug in it."""
+    with planted(name):
+        return next((seed for seed in seeds if simulate(seed).violations), None)
