@@ -1,0 +1,358 @@
+"""Renders the transition tables of all machines to ``docs/states``: ``python -m tests.architecture.render_states``.
+
+Every cell is what the machine itself did when it was put into that state and given that event, so a page cannot say
+anything else than the code. ``test_states`` compares the pages that are checked in.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from agent import effects
+from agent.table_span import EVENTS, LocalSpan, Order
+from agent.unit_slot import UnitSlot
+from owner.errors import JobRefusedError, SpanError
+from owner.feed_state import FAST_FAIL, FENCED, Trigger, step
+from owner.scheduler.replication import Order as SpanOrder
+from owner.scheduler.replication import ReplicationSet, Role, SetState
+from owner.settings import WorkerSettings
+from owner.units import SEQUENCES, current_unit
+from owner.workers import Placement, Stage, Worker, WorkerManager, WorkerOrder
+from reactor.ids import CaptureId, TableSpan, Ts
+from reactor.messages import (
+    AddSpan,
+    SpanCheckpoint,
+    SpanState,
+    SpanStatus,
+    StartWorker,
+    StopWorker,
+    WorkerStage,
+    WorkerStatus,
+)
+from reactor.records import FeedState, Mode, RunningError, Unit, UnitRecord, UnitStage
+from tests.unit.owner.owner_build import info
+
+DIRECTORY = Path(__file__).parents[2] / "docs" / "states"
+COMMAND = "python -m tests.architecture.render_states"
+SPAN, ZERO = TableSpan(1), SpanCheckpoint(Ts(0), Ts(0))
+CAPTURES = tuple(CaptureId(name) for name in "abcd")
+FAULT = RunningError(code="SourceUnreachable", message="down")
+SAID = tuple(state for state in SpanState if state is not SpanState.UNKNOWN)
+NOTHING = "·"
+
+
+def table(corner: str, columns: Iterable[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    head = [corner, *columns]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join([name, *cells]) + " |" for name, cells in rows]
+    return "\n".join(lines)
+
+
+def page(title: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", *parts, f"*Rendered from the machine by `{COMMAND}`.*"]) + "\n"
+
+
+# A changefeed's state
+
+
+def feed_state() -> str:
+    def cell(state: FeedState, trigger: Trigger) -> str:
+        before = info(state, epoch=1)
+        try:
+            after = step(before, trigger, error=FAULT)
+        except JobRefusedError:
+            return NOTHING
+        return f"**{after.state}**" if after.epoch > before.epoch else after.state
+
+    rows = [(state, [cell(state, trigger) for trigger in Trigger]) for state in FeedState]
+    return page(
+        "States of a changefeed",
+        "`owner/feed_state.py`. Down: the state; across: what happens. **Bold**: its parts start or stop, so the epoch "
+        f"grows and whatever is left of the run before is refused everywhere. `{NOTHING}`: refused, nothing changes.",
+        table("state", [trigger.value for trigger in Trigger], rows),
+        "An error is *fatal* when it says so itself, or when its code is one of "
+        f"{', '.join(f'`{code}`' for code in sorted(FAST_FAIL))}. "
+        f"{', '.join(f'`{code}`' for code in sorted(FENCED))} mean that a writer which came late was refused, as it "
+        "should be: the changefeed runs anew under its next epoch. Waits grow from 10 s by two up to 10 min; without "
+        "any progress for `stuck-seconds` the next error is the last. *Stood too long* is `gc-ttl-seconds`: the slot "
+        "is released and the error is `GCTTLExceeded`.",
+    )
+
+
+# One span on the owner's side
+
+_ROLES = {Role.PRIMARY: "P", Role.SECONDARY: "S", Role.UNDETERMINED: "U"}
+Config = tuple[SetState, tuple[Role, ...]]
+
+
+def _set_in(config: Config) -> ReplicationSet:
+    made = ReplicationSet(SPAN, Ts(0))
+    made.state = config[0]
+    made.captures = dict(zip(CAPTURES, config[1], strict=False))
+    return made
+
+
+def _config(known: ReplicationSet) -> Config:
+    return known.state, tuple(sorted(known.captures.values(), key=lambda role: role.value))
+
+
+def _name(config: Config) -> str:
+    return " ".join([config[0].value, *(_ROLES[role] for role in config[1])])
+
+
+def _status(state: SpanState) -> SpanStatus:
+    return SpanStatus(SPAN, state, ZERO)
+
+
+def _after_status(config: Config, sender: CaptureId, said: SpanState) -> tuple[Config, list[SpanOrder]] | None:
+    known = _set_in(config)
+    try:
+        orders = known.handle_status(sender, _status(said))
+    except SpanError:
+        return None
+    return _config(known), orders
+
+
+def _asked(config: Config, action: str) -> tuple[Config, list[SpanOrder]]:
+    known = _set_in(config)
+    newcomer = CAPTURES[len(known.captures)]
+    match action:
+        case "add":
+            orders = known.handle_add(newcomer)
+        case "move":
+            orders = known.handle_move(newcomer)
+        case _:
+            orders = known.handle_remove()
+    return _config(known), orders
+
+
+def _reachable() -> list[Config]:
+    """From every picture that two captures can give a new owner, by whatever a third can add to it."""
+    pictures = [
+        {CAPTURES[0]: _status(first), CAPTURES[1]: _status(second)}
+        for first in SAID
+        for second in SAID
+        if (first, second) != (SpanState.REPLICATING, SpanState.REPLICATING)
+    ]
+    found: dict[Config, None] = {}
+    left = [(SetState.ABSENT, ()), *(_config(ReplicationSet.rebuild(SPAN, Ts(0), picture)) for picture in pictures)]
+    while left:
+        config = left.pop()
+        if config in found:
+            continue
+        found[config] = None
+        left += [_asked(config, action)[0] for action in ("add", "move", "remove")]
+        for sender in CAPTURES[: len(config[1])]:
+            steps = (_after_status(config, sender, said) for said in SAID)
+            left += [step[0] for step in steps if step is not None]
+    order = list(SetState)
+    return sorted(found, key=lambda config: (order.index(config[0]), [role.value for role in config[1]]))
+
+
+def _told(config: Config, step: tuple[Config, list[SpanOrder]] | None) -> str:
+    if step is None:
+        return "two writers: error"
+    after, orders = step
+    parts = [] if after == config else [f"→ **{_name(after)}**"]
+    return "; ".join(parts + [_ordered(config, order) for order in orders]) or NOTHING
+
+
+def _ordered(config: Config, order: SpanOrder) -> str:
+    at = CAPTURES.index(order.capture)
+    whom = _ROLES[config[1][at]] if at < len(config[1]) else "new"
+    if isinstance(order.body, AddSpan):
+        return f"{'Prepare' if order.body.is_secondary else 'Run'}({whom})"
+    return f"Remove({whom})"
+
+
+def replication_set() -> str:
+    configs = _reachable()
+    rows = []
+    for config in configs:
+        for role in dict.fromkeys(config[1]):
+            sender = CAPTURES[config[1].index(role)]
+            cells = [_told(config, _after_status(config, sender, said)) for said in SAID]
+            rows.append((f"{_name(config)}: {_ROLES[role]} says", cells))
+    asked = [(_name(c), [_told(c, _asked(c, action)) for action in ("add", "move", "remove")]) for c in configs]
+    return page(
+        "A table span, as the owner knows it",
+        "`owner/scheduler/replication.py`. P: primary, the writer. S: secondary, to become it. U: undetermined: "
+        "it was stopping when this owner came. All states that can be reached are here. A capture whose lease is over, "
+        "or whose processor began anew, counts as one that says *stopped*. "
+        f"`{NOTHING}`: nothing but the checkpoint is noted.",
+        "The rule that all of it serves: *Run* is sent only when nobody else may still write.",
+        table("state: who says", [said.name.lower() for said in SAID], rows),
+        "What policies ask for:",
+        table("state", ["add", "move", "remove"], asked),
+    )
+
+
+# One span on its capture
+
+
+def _span_in(state: SpanState) -> LocalSpan:
+    made = LocalSpan(SPAN)
+    made.state = state
+    return made
+
+
+def agent_span() -> str:
+    def ordered(state: SpanState, order: Order) -> str:
+        span = _span_in(state)
+        step = span.handle_order(order, None if order is Order.REMOVE else ZERO)
+        parts = [] if span.state is state else [f"→ **{span.state.name.lower()}**"]
+        parts += [type(effect).__name__ for effect in step.effects]
+        return "; ".join(parts + (["reply"] if step.reply else [])) or "wait"
+
+    events = tuple(dict.fromkeys(event for _, event in EVENTS))
+
+    def happened(state: SpanState, event: type[effects.SpanEvent]) -> str:
+        after = EVENTS.get((state, event))
+        return f"→ **{after.name.lower()}**; reply" if after is not None else NOTHING
+
+    return page(
+        "A table span on its capture",
+        "`agent/table_span.py`. The owner's orders. *wait*: the order is kept and answered when it is done; an order "
+        "that meets another one in work is dropped, since the owner sends again until it sees what it wants.",
+        table("state", [o.name for o in Order], [(s.name.lower(), [ordered(s, o) for o in Order]) for s in SAID]),
+        f"What its writer says. `{NOTHING}`: it came too late to matter. A span that is stopped is reported once, then "
+        "forgotten.",
+        table(
+            "state",
+            [event.__name__ for event in events],
+            [(s.name.lower(), [happened(s, event) for event in events]) for s in SAID],
+        ),
+    )
+
+
+# Units and workers
+
+
+def unit() -> str:
+    def due(mode: Mode, record: UnitRecord | None) -> str:
+        known = current_unit(mode, record)
+        return known.value if known else "(finished)"
+
+    records = [(u, s, UnitRecord(unit=u, stage=s)) for u in Unit for s in UnitStage]
+    columns = ["no record", *(f"{u} {s}" for u, s, _ in records)]
+    rows = [(mode.value, [due(mode, None), *(due(mode, r) for _, _, r in records)]) for mode in SEQUENCES]
+    return page(
+        "Units of a task",
+        "`owner/units.py`. Which unit is due, by the mode of the changefeed and by the record that the last unit left "
+        "in etcd. A unit of another mode does not count.",
+        table("mode", columns, rows),
+        "`agent/unit_slot.py`: what a capture does with orders for one source. A newer order replaces what runs, and "
+        "only its last word starts the next.",
+        table("slot", [name for name, _ in _SLOT_EVENTS], [(name, _slot_cells(make)) for name, make in _SLOTS]),
+    )
+
+
+def _slot(*orders: StartWorker | StopWorker | effects.UnitEvent) -> UnitSlot:
+    slot = UnitSlot("main")
+    for order in orders:
+        if isinstance(order, StartWorker | StopWorker):
+            slot.handle_order(order)
+        else:
+            slot.handle_event(order)
+    return slot
+
+
+_START, _NEWER = StartWorker("main", Unit.SYNC, 5), StartWorker("main", Unit.SYNC, 7)
+_SLOTS: tuple[tuple[str, Callable[[], UnitSlot]], ...] = (
+    ("empty", lambda: _slot()),
+    ("runs 5", lambda: _slot(_START)),
+    ("stops 5", lambda: _slot(_START, StopWorker("main", 5))),
+    ("stops 5 for 7", lambda: _slot(_START, _NEWER)),
+    ("5 ended", lambda: _slot(_START, effects.UnitFinished("main", 5))),
+)
+_SLOT_EVENTS: tuple[tuple[str, StartWorker | StopWorker | effects.UnitEvent], ...] = (
+    ("start 4", StartWorker("main", Unit.SYNC, 4)),
+    ("start 7", _NEWER),
+    ("stop 5", StopWorker("main", 5)),
+    ("stop 7", StopWorker("main", 7)),
+    ("5 finished", effects.UnitFinished("main", 5)),
+    ("5 stopped", effects.UnitStopped("main", 5)),
+    ("5 failed", effects.UnitFailed("main", 5, FAULT)),
+)
+
+
+def _slot_cells(make: Callable[[], UnitSlot]) -> list[str]:
+    cells = []
+    for _, event in _SLOT_EVENTS:
+        slot = make()
+        before, epoch = slot.status, slot.epoch
+        handled = slot.handle_order(event) if isinstance(event, StartWorker | StopWorker) else slot.handle_event(event)
+        parts = [
+            f"{type(e).__name__}({e.epoch})" for e in handled if isinstance(e, effects.StartUnit | effects.StopUnit)
+        ]
+        if slot.status is not None and slot.status != before:
+            parts.append(f"**{slot.status.stage} {slot.status.epoch}**")
+        elif slot.epoch != epoch:
+            parts.append(f"keeps {slot.epoch} for later" if slot.epoch > epoch else f"forgets {epoch}")
+        cells.append("; ".join(parts) or NOTHING)
+    return cells
+
+
+def worker() -> str:
+    def said(stage: WorkerStage) -> Callable[[WorkerManager], None]:
+        status = WorkerStatus("main", Unit.SYNC, 5, stage, error=FAULT if stage is WorkerStage.ERROR else None)
+        return lambda manager: manager.handle_report(CAPTURES[0], status, 10.0)
+
+    events: list[tuple[str, Callable[[WorkerManager], None], Placement, float]] = [
+        *((f"says {stage}", said(stage), _place("ab"), 10.0) for stage in WorkerStage),
+        ("knows nothing of it", lambda manager: manager.handle_report(CAPTURES[0], None, 10.0), _place("ab"), 10.0),
+        ("lease over", lambda manager: manager.handle_alive([CAPTURES[1]], 10.0), _place("b"), 10.0),
+        ("leaves", lambda manager: None, _place("b", leaving="a"), 10.0),
+        ("6 s pass", lambda manager: None, _place("ab"), 16.1),
+    ]
+    return page(
+        "The worker of a source, as the owner knows it",
+        "`owner/workers.py`. The worker of order 5 is on capture a, and capture b serves too; in every cell the event, "
+        "then the owner's next tick: the orders it gives. A new order has a larger epoch, which fences the old one off "
+        "wherever it writes. A finished unit whose record does not come is run again. An error first goes to the "
+        "changefeed's state, which decides whether there is a next run.",
+        table(
+            "stage",
+            [name for name, *_ in events],
+            [(stage.value, [_worker_cell(stage, *event[1:]) for event in events]) for stage in Stage],
+        ),
+    )
+
+
+def _place(serving: str, *, leaving: str = "") -> Placement:
+    return Placement(tuple(map(CaptureId, serving)), {}, frozenset(map(CaptureId, leaving)))
+
+
+def _worker_cell(stage: Stage, happen: Callable[[WorkerManager], None], placement: Placement, now: float) -> str:
+    manager = WorkerManager(Mode.ALL, WorkerSettings(), epoch_floor=5)
+    manager.workers["main"] = Worker("main", Unit.SYNC, CAPTURES[0], 5, stage, 10.0)
+    happen(manager)
+    seen = manager.workers["main"].stage
+    parts = [] if seen is stage else [f"→ **{seen.value}**"]
+    if manager.has_errors:
+        return "; ".join([*parts, "error"])
+    record = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=5)
+    parts += map(_worker_order, manager.tick(["main"], {"main": record}, placement, now))
+    return "; ".join(parts) or NOTHING
+
+
+def _worker_order(order: WorkerOrder) -> str:
+    return f"{'Start' if isinstance(order.body, StartWorker) else 'Stop'}({order.capture}, {order.body.epoch})"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "changefeed.md": feed_state,
+    "replication-set.md": replication_set,
+    "agent-span.md": agent_span,
+    "unit.md": unit,
+    "worker.md": worker,
+}
+
+
+def main() -> None:
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    for name, render in PAGES.items():
+        (DIRECTORY / name).write_text(render())
+
+
+if __name__ == "__main__":
+    main()
