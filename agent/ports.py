@@ -131,6 +131,15 @@ class StagedFile:
     stats: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """``version``: a sink's own name for what its readers see now, empty where it has none. ``recorded_ts``: the
+    furthest of the asked spans in it, 0 when nothing is recorded."""
+
+    version: str
+    recorded_ts: Ts
+
+
 class Executor(Protocol):
     """Runs a function over descriptors, one Spark task each.
 
@@ -164,6 +173,13 @@ class Sink(Protocol):
 
     def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         """What the sink records for the span; None when it has no record."""
+        ...
+
+    def standing(self, table: TableRecord, spans: Sequence[TableSpan]) -> Standing:
+        """What readers see at this moment, and how far that is.
+
+        :raises agent.errors.SinkError: it cannot be read.
+        """
         ...
 
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:

@@ -10,7 +10,7 @@ from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from reactor.records import ChangefeedConfig, FeedState, Mode, RunningError, SinkMode, Unit
+from reactor.records import ChangefeedConfig, FeedState, Mode, RunningError, SinkMode, SyncPoint, Unit
 
 DEFAULT_ADDRESS = "127.0.0.1:8300"
 
@@ -111,6 +111,8 @@ class ChangefeedView(View):
     #: Unix time of the last change of state; 0: as it was created
     state_since: float = 0.0
     tables: tuple[TableView, ...] = ()
+    #: the newest Ts at which all tables of the sink stood at once, and their versions there
+    sync_point: SyncPoint | None = None
     #: errors and warnings that the answering owner has seen, oldest first
     history: tuple[RunningError, ...] = ()
 

@@ -116,6 +116,7 @@ async def _parts(
             peers=messenger,
             settings=settings,
             drop_upstream=lambda effect, post: tasks.start_soon(works.drop_upstream, effect, post),
+            read_sink=lambda effect, post: tasks.start_soon(works.read_sink, effect, post),
         )
         messenger.register(AGENT_TOPIC, host.on_message)
         messenger.register(OWNER_TOPIC, seat.on_message)

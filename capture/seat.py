@@ -18,12 +18,12 @@ import structlog
 
 from capture.errors import CaptureNotFoundError, ChangefeedNotFoundError, JobRefusedError, MessagingError
 from capture.hosting import AGENT_TOPIC, Peers
-from owner.jobs import Job, UpstreamDropped
+from owner.jobs import Job, SinkRead, UpstreamDropped
 from owner.owner import Owner
 from owner.settings import OwnerSettings
 from reactor import keys
 from reactor.client import EtcdClient
-from reactor.effects import Answer, DropUpstream, Effect, Log, Resign, Send
+from reactor.effects import Answer, DropUpstream, Effect, Log, ReadSink, Resign, Send
 from reactor.election import Election
 from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, SessionDoneError, WeirError
 from reactor.ids import CaptureId
@@ -37,8 +37,9 @@ from reactor.worker import EtcdWorker
 _CAMPAIGN_INTERVAL_S = 1.0
 _JOB_TIMEOUT_S = 60.0
 
-#: starts cleaning up, and gives the outcome to the callback
+#: each starts what is asked for, and gives the outcome to the callback
 DropLater = Callable[[DropUpstream, Callable[[UpstreamDropped], None]], object]
+ReadLater = Callable[[ReadSink, Callable[[SinkRead], None]], object]
 
 #: code of an answer → how it is raised; any other is a refusal
 _UNKNOWN: dict[object, type[WeirError]] = {
@@ -68,6 +69,7 @@ class Seat:
         peers: Peers,
         settings: ReactorSettings,
         drop_upstream: DropLater,
+        read_sink: ReadLater,
     ) -> None:
         self._capture = capture
         self._cluster = cluster
@@ -76,6 +78,7 @@ class Seat:
         self._peers = peers
         self._settings = settings
         self._drop_upstream = drop_upstream
+        self._read_sink = read_sink
         self._election = Election(client, session, prefix=keys.owner_prefix(cluster))
         self._worker: EtcdWorker | None = None
         self._waiting: dict[str, _Waiting] = {}
@@ -180,6 +183,9 @@ class Seat:
             case DropUpstream():
                 if self._worker is not None:
                     self._drop_upstream(effect, self._worker.post)
+            case ReadSink():
+                if self._worker is not None:
+                    self._read_sink(effect, self._worker.post)
             case Resign():
                 self.resign()
             case Log(level, event, fields):

@@ -28,10 +28,10 @@ from capture.cluster import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
 from capture.hosting import Plant
 from capture.secrets import Keeper, resolve
-from owner.jobs import UpstreamDropped
+from owner.jobs import SinkRead, TableRead, UpstreamDropped
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Put, Target
-from reactor.effects import DropUpstream
+from reactor.effects import DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records import ChangefeedInfo, UnitRecord
@@ -45,6 +45,10 @@ class LifeWorks(Plant, Protocol):
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
         """Clean up after a removed changefeed, and say how it went."""
+        ...
+
+    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
+        """Find out what the sink's readers see, and say it."""
         ...
 
 
@@ -240,6 +244,13 @@ class _RealLifeWorks:
             _log.warning("cleaning up after a changefeed failed", changefeed=effect.changefeed, error=error)
         post(UpstreamDropped(effect.changefeed, error))
 
+    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
+        try:
+            found = await to_thread.run_sync(_read_sink, self._works.feed(effect.info), effect, abandon_on_cancel=True)
+            post(SinkRead(effect.changefeed, effect.ts, found))
+        except WeirError as failure:
+            post(SinkRead(effect.changefeed, effect.ts, error=str(failure)))
+
     def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
         feed = self._state.changefeeds.get(changefeed)
         return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
@@ -278,6 +289,15 @@ def _recorded(feed: Feed, unit: UnitRecord) -> tuple[Ts, ...]:
                 "with its history, or create another changefeed for a new snapshot"
             )
         found.append(recorded)
+    return tuple(found)
+
+
+def _read_sink(feed: Feed, asked: ReadSink) -> tuple[TableRead, ...]:
+    sink = feed.open_sink()
+    found = []
+    for table in asked.tables:
+        at = sink.standing(table, [span for span in asked.spans if span.table_id == table.table_id])
+        found.append(TableRead(f"{table.schema_name}.{table.name}", at.version, at.recorded_ts))
     return tuple(found)
 
 

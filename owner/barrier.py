@@ -1,8 +1,8 @@
 """How far spans may write: the lowest of what holds them back, and its name.
 
-Three things hold: the changefeed's target, an operator (who compares source and sink at one Ts, say), and schema
-changes that wait for all spans of their table. The first two hold everything, a schema change only its table - at most
-256 tables by name, the rest holds everything, so that a heartbeat stays small (tiflow 1.4.3).
+Four things hold: the changefeed's target, an operator (who compares source and sink at one Ts, say), a sync point, and
+schema changes that wait for all spans of their table. These hold only their table, the others everything - at most 256
+tables by name, the rest holds everything, so that a heartbeat stays small (tiflow 1.4.3).
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,9 @@ class Limits:
         return min(self.barrier.global_ts, self.min_table_ts)
 
 
-def limits(target_ts: Ts | None, hold: Hold | None, ddl: Iterable[DdlRecord]) -> Limits:
+def limits(
+    target_ts: Ts | None, hold: Hold | None, ddl: Iterable[DdlRecord], *, sync_point_ts: Ts | None = None
+) -> Limits:
     """The barrier that all of them together make."""
     tables = _first_by_table(ddl)
     named = sorted(tables.items(), key=lambda item: (item[1], item[0]))
@@ -44,6 +46,7 @@ def limits(target_ts: Ts | None, hold: Hold | None, ddl: Iterable[DdlRecord]) ->
     globals_ = {
         "target-ts": target_ts,
         "hold": hold.ts if hold else None,
+        "sync point": sync_point_ts,
         "schema change": rest[0][1] if rest else None,
     }
     everything = {name: ts for name, ts in globals_.items() if ts is not None}

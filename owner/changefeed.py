@@ -20,6 +20,7 @@ from owner.removal import Removal, sweep
 from owner.run import Facts, Run, World
 from owner.scheduler.coordinator import Identity
 from owner.settings import OwnerSettings
+from owner.sync_points import SyncPoints
 from owner.workers import first_epoch
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
@@ -47,6 +48,7 @@ class Changefeed:
         self.id = id
         self.run: Run | None = None
         self.hold: Hold | None = None
+        self.sync_points: SyncPoints | None = None
         #: newer than what is stored, which is written less often
         self.latest: ChangefeedStatus | None = None
         self.clean_up = CleanUp(settings)
@@ -136,7 +138,8 @@ class Changefeed:
         """What holds this changefeed back at ``now``."""
         if self.hold is not None and now >= self.hold.until:
             self.hold = None
-        return barrier.limits(info.target_ts, self.hold, feed.ddl.values())
+        sync_point_ts = self.sync_points.hold_ts if self.sync_points else None
+        return barrier.limits(info.target_ts, self.hold, feed.ddl.values(), sync_point_ts=sync_point_ts)
 
     def _tick(
         self, feed: ChangefeedState, info: ChangefeedInfo, messages: Sequence[Message], world: World, now: float
@@ -177,6 +180,7 @@ class Changefeed:
         run = self._run_of(facts, now)
         effects: list[Effect] = [*run.tick(facts, messages, limits, world, now)]
         self._errors += run.errors()
+        effects += self._tick_sync_points(run, facts, now)
         status, after = self._judge(run, facts, limits, now)
         self.latest = status
         due_at = self._status_due_at(feed.status, status)
@@ -184,6 +188,13 @@ class Changefeed:
             self._status_at, due_at = now, float("inf")
             effects += self._commit(feed, after, status, clearing, now=now)
         return [*effects, WakeAt(self._next_at(run, due_at, now))]
+
+    def _tick_sync_points(self, run: Run, facts: Facts, now: float) -> list[Effect]:
+        """A barrier that changes is told to the captures in a round of its own, at once."""
+        assert self.sync_points is not None, "made with the run"
+        before = self.sync_points.hold_ts
+        effects = self.sync_points.tick(facts, run.positions(), now)
+        return effects if self.sync_points.hold_ts == before else [*effects, WakeAt(now)]
 
     def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
         """When to write ``status``: never if it is stored, soon if it is further, later if only time went on."""
@@ -213,10 +224,15 @@ class Changefeed:
             identity = Identity(site.capture, self.id, settings.version, site.owner_revision, facts.info.epoch)
             epoch_floor = max(self._epoch_floor, first_epoch(site.owner_revision))
             self.run = Run(identity, facts, settings, epoch_floor=epoch_floor, now=now)
+            self.sync_points = SyncPoints(
+                settings.sync_points, cluster=site.cluster, wall_offset_s=settings.wall_offset_s
+            )
         return self.run
 
     def _next_at(self, run: Run, status_due_at: float, now: float) -> float:
         times = [run.next_at(), status_due_at]
+        if self.sync_points is not None:
+            times.append(self.sync_points.next_at())
         if self.hold is not None:
             times.append(self.hold.until)
         return now if self._errors else min(times)
@@ -229,7 +245,7 @@ class Changefeed:
         """Forget the run; only the largest worker epoch is kept, since epochs must grow."""
         if self.run is not None:
             self._epoch_floor = max(self._epoch_floor, self.run.workers.epoch_floor)
-        self.run = self.hold = self.latest = None
+        self.run = self.hold = self.sync_points = self.latest = None
 
     def _commit(
         self,

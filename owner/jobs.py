@@ -136,3 +136,22 @@ class UpstreamDropped:
 
     changefeed: ChangefeedId
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """``version``: the sink's own name for what readers see; ``recorded_ts``: the furthest span in it, 0 unknown."""
+
+    table: str
+    version: str
+    recorded_ts: Ts
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRead:
+    """The answer to ``reactor.effects.ReadSink``; ``error``: one line, empty when it is known."""
+
+    changefeed: ChangefeedId
+    ts: Ts
+    tables: tuple[TableRead, ...] = ()
+    error: str = ""

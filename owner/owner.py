@@ -65,6 +65,8 @@ class Owner:
                     messages.setdefault(event.changefeed, []).append(event)
                 case jobs.UpstreamDropped():
                     self._on_upstream_dropped(event)
+                case jobs.SinkRead():
+                    self._on_sink_read(event)
                 case jobs.List() | jobs.DrainCapture() | jobs.ResignOwner():
                     effects += self._do_cluster_job(event, state, now)
                 case _ if isinstance(event, _FEED_JOBS):
@@ -123,6 +125,11 @@ class Owner:
         changefeed = self.changefeeds.get(event.changefeed)
         if changefeed is not None:
             changefeed.handle_dropped(event.error)
+
+    def _on_sink_read(self, event: jobs.SinkRead) -> None:
+        changefeed = self.changefeeds.get(event.changefeed)
+        if changefeed is not None and changefeed.sync_points is not None:
+            changefeed.sync_points.handle_read(event)
 
     def _do_cluster_job(
         self, job: jobs.List | jobs.DrainCapture | jobs.ResignOwner, state: ClusterState, now: float

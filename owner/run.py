@@ -18,7 +18,16 @@ from owner.workers import Placement, Stage, WorkerManager
 from reactor.effects import Send
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Message
-from reactor.records import ChangefeedInfo, ChangefeedStatus, LogHead, RunningError, TableRecord, Unit, UnitRecord
+from reactor.records import (
+    ChangefeedInfo,
+    ChangefeedStatus,
+    LogHead,
+    RunningError,
+    SyncPoint,
+    TableRecord,
+    Unit,
+    UnitRecord,
+)
 from reactor.state import ChangefeedState
 
 
@@ -38,11 +47,13 @@ class Facts:
     status: ChangefeedStatus
     record: UnitRecord | None
     head: LogHead | None
+    sync_points: tuple[SyncPoint, ...] = ()
 
     @classmethod
     def of(cls, feed: ChangefeedState, info: ChangefeedInfo) -> "Facts":
         status = feed.status or ChangefeedStatus(checkpoint_ts=info.start_ts)
-        return cls(info, status, feed.units.get(SOURCE), feed.heads.get(SOURCE))
+        points = tuple(feed.sync_points[ts] for ts in sorted(feed.sync_points))
+        return cls(info, status, feed.units.get(SOURCE), feed.heads.get(SOURCE), points)
 
     @property
     def unit(self) -> Unit | None:
@@ -92,11 +103,12 @@ class Run:
         if starts is None:
             return None
         self.head_pulse.note(facts.head and (facts.head.resolved_ts, facts.head.resolved_time), now)
-        positions = [
-            SpanPosition(span, known.checkpoint.checkpoint_ts, known.checkpoint_time)
-            for span, known in self.coordinator.sets.items()
-        ]
-        return advance(starts.keys(), positions, facts.head, limits)
+        return advance(starts.keys(), self.positions(), facts.head, limits)
+
+    def positions(self) -> list[SpanPosition]:
+        """How far every span is known to be."""
+        sets = self.coordinator.sets.items()
+        return [SpanPosition(span, at.checkpoint.checkpoint_ts, at.checkpoint_time) for span, at in sets]
 
     def progress(self, facts: Facts) -> tuple[int, int]:
         """A number that grows as long as anything gets done."""

@@ -32,6 +32,14 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncPointSettings:
+    """``kept``: how many points of a changefeed stay in etcd."""
+
+    read_timeout_s: float = 30.0
+    kept: int = 24
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerSettings:
     """``wall_offset_s``: Unix time minus the clock that ticks are given.
 
@@ -42,6 +50,7 @@ class OwnerSettings:
     backoff: BackoffSettings = field(default_factory=BackoffSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     workers: WorkerSettings = field(default_factory=WorkerSettings)
+    sync_points: SyncPointSettings = field(default_factory=SyncPointSettings)
     status_interval_s: float = 0.2
     #: the same positions at a later time are worth a write now and then only
     status_time_interval_s: float = 5.0

@@ -13,7 +13,7 @@ from owner.scheduler.replication import ReplicationSet, SetState
 from owner.units import SOURCE
 from owner.workers import Stage
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.records import ChangefeedInfo, FeedState, Mode, RunningError, SinkMode, Unit
+from reactor.records import ChangefeedInfo, FeedState, Mode, RunningError, SinkMode, SyncPoint, Unit
 from reactor.state import ChangefeedState
 
 #: Nothing is called blocked before it has stood still for so long.
@@ -79,6 +79,8 @@ class ChangefeedView:
     #: row changes written to the sink under this epoch, as far as this owner knows
     changes: int = 0
     state_since: float = 0.0
+    #: the newest
+    sync_point: SyncPoint | None = None
     history: tuple[RunningError, ...] = ()
 
 
@@ -115,6 +117,7 @@ def view(
         tables=_tables(changefeed.run, facts),
         changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
         state_since=info.state_since,
+        sync_point=facts.sync_points[-1] if facts.sync_points else None,
         history=tuple(changefeed.machine.history),
     )
 

@@ -34,7 +34,7 @@ def advance(
     """The changefeed's watermark; None while a table (or a part of one) has no span."""
     resolved_ts = min(head.resolved_ts if head else Ts(0), limits.barrier.global_ts)
     wanted = [position for position in positions if position.span.table_id in tables]
-    if not _cover(tables, wanted):
+    if not covers(tables, wanted):
         return None
     if not wanted:
         return Watermark(min(resolved_ts, limits.min_table_ts), head.resolved_time if head else 0.0, resolved_ts)
@@ -57,7 +57,7 @@ def merged(status: ChangefeedStatus, watermark: Watermark, limits: Limits) -> Ch
     )
 
 
-def _cover(tables: Collection[int], positions: Iterable[SpanPosition]) -> bool:
+def covers(tables: Collection[int], positions: Iterable[SpanPosition]) -> bool:
     """Every table's spans, laid side by side, reach from one end of its key space to the other."""
     covered_to = dict.fromkeys(tables, 0)
     for span in sorted(position.span for position in positions):

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from reactor.ids import ChangefeedId
+from reactor.ids import ChangefeedId, TableSpan, Ts
 from reactor.messages import Message
 from reactor.patches import PatchGroup
-from reactor.records import ChangefeedInfo
+from reactor.records import ChangefeedInfo, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,24 @@ class DropUpstream:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadSink:
+    """Ask the sink which version of each table its readers see, and how far its spans are in that version.
+
+    The owner is told by ``owner.jobs.SinkRead``, which repeats ``ts``.
+    """
+
+    changefeed: ChangefeedId
+    info: ChangefeedInfo
+    tables: tuple[TableRecord, ...]
+    spans: tuple[TableSpan, ...]
+    ts: Ts
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Give up ownership; the capture and its processors stay."""
 
 
-Effect = Send | Commit | WakeAt | Log | Answer | DropUpstream | Resign
+Effect = Send | Commit | WakeAt | Log | Answer | DropUpstream | ReadSink | Resign
 #: carries out what the worker does not: also what a reactor asks beyond this set (``agent.processors``)
 Perform = Callable[[Any], None]

@@ -10,6 +10,7 @@
 /weir/{cluster}/{namespace}/upstream/{source}               UpstreamInfo
 /weir/{cluster}/{namespace}/log/{changefeed}/{source}       LogHead
 /weir/{cluster}/{namespace}/ddl/{changefeed}/{ts}           DdlRecord
+/weir/{cluster}/{namespace}/sync-point/{changefeed}/{ts}    SyncPoint
 """
 
 from dataclasses import dataclass
@@ -139,6 +140,17 @@ class DdlKey:
         return f"{ROOT}/{self.cluster}/{self.namespace}/ddl/{self.changefeed}/{self.ts}"
 
 
+@dataclass(frozen=True, slots=True)
+class SyncPointKey:
+    cluster: str
+    namespace: str
+    changefeed: ChangefeedId
+    ts: int
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/sync-point/{self.changefeed}/{self.ts}"
+
+
 Key = (
     OwnerKey
     | CaptureKey
@@ -151,6 +163,7 @@ Key = (
     | UpstreamKey
     | LogKey
     | DdlKey
+    | SyncPointKey
 )
 
 
@@ -182,4 +195,6 @@ def parse(text: str) -> Key:
             return LogKey(cluster, namespace, ChangefeedId(changefeed), source)
         case ["", "weir", cluster, namespace, "ddl", changefeed, ts] if ts.isdigit():
             return DdlKey(cluster, namespace, ChangefeedId(changefeed), int(ts))
+        case ["", "weir", cluster, namespace, "sync-point", changefeed, ts] if ts.isdigit():
+            return SyncPointKey(cluster, namespace, ChangefeedId(changefeed), int(ts))
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")

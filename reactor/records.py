@@ -128,6 +128,8 @@ class ChangefeedConfig(Record):
     stuck_seconds: Annotated[int, Field(ge=60)] = 1800
     #: a changefeed that stands (stopped, failed) longer than this loses its slot, and so its position; 0: never
     gc_ttl_seconds: Annotated[int, Field(ge=0)] = 86_400
+    #: how often all spans stand at one Ts, which is recorded with the sink's versions; 0: never
+    sync_point_interval_seconds: Annotated[int, Field(ge=0)] = 0
 
 
 class ChangefeedInfo(Record):
@@ -254,6 +256,18 @@ class LogHead(Record):
     eras: tuple[Era, ...] = ()
     #: events at or below it may be gone from the log (segments before ``first_seq``)
     removed_ts: Ts = Ts(0)
+
+
+class SyncPoint(Record):
+    """All spans of a changefeed stood at ``ts``, and every table of the sink is there as it was at ``ts``.
+
+    ``versions``: schema.name → the sink's own name for what its readers then saw (Delta: the table's version; empty
+    where a sink has none). ``time``: Unix seconds when it was recorded.
+    """
+
+    ts: Ts
+    time: float
+    versions: dict[str, str] = {}
 
 
 class DdlRecord(Record):

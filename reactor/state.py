@@ -24,6 +24,7 @@ from reactor.records import (
     DdlRecord,
     LogHead,
     Record,
+    SyncPoint,
     TaskPosition,
     UnitRecord,
     UpstreamInfo,
@@ -52,12 +53,13 @@ class ChangefeedState:
     units: dict[str, UnitRecord] = field(default_factory=dict)
     heads: dict[str, LogHead] = field(default_factory=dict)
     ddl: dict[int, DdlRecord] = field(default_factory=dict)
+    sync_points: dict[int, SyncPoint] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
 
     @property
     def exists(self) -> bool:
         """False once the last key of it is gone."""
-        records = (self.positions, self.units, self.heads, self.ddl, self.broken)
+        records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, self.broken)
         return self.info is not None or self.status is not None or any(records)
 
 
@@ -170,6 +172,8 @@ class ClusterState:
                 _store_record(feed.heads, key.source, LogHead, text, value)
             case keys.DdlKey():
                 _store_record(feed.ddl, key.ts, DdlRecord, text, value)
+            case keys.SyncPointKey():
+                _store_record(feed.sync_points, key.ts, SyncPoint, text, value)
 
     def _read_capture(self, key: keys.CaptureKey, text: str, value: bytes | None) -> None:
         if value is None:
@@ -196,8 +200,18 @@ class ClusterState:
         return Owner(CaptureId(first.value.decode()), first.create_revision)
 
 
-_ChangefeedKey = keys.InfoKey | keys.StatusKey | keys.PositionKey | keys.UnitKey | keys.LogKey | keys.DdlKey
-_OF_CHANGEFEED = (keys.InfoKey, keys.StatusKey, keys.PositionKey, keys.UnitKey, keys.LogKey, keys.DdlKey)
+_ChangefeedKey = (
+    keys.InfoKey | keys.StatusKey | keys.PositionKey | keys.UnitKey | keys.LogKey | keys.DdlKey | keys.SyncPointKey
+)
+_OF_CHANGEFEED = (
+    keys.InfoKey,
+    keys.StatusKey,
+    keys.PositionKey,
+    keys.UnitKey,
+    keys.LogKey,
+    keys.DdlKey,
+    keys.SyncPointKey,
+)
 
 
 def _decode(model: type[R], key: str, value: bytes | None) -> R | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from agent.errors import SinkUriError
-from agent.ports import Changes, FlushResult, FlushTask, StagedFile
+from agent.ports import Changes, FlushResult, FlushTask, StagedFile, Standing
 from agent.schema import TableSchema
 from agent.sinks.uri import SinkUri
 from reactor.ids import TableSpan, Ts
@@ -31,6 +31,9 @@ class BlackholeSink:
 
     def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         return None
+
+    def standing(self, table: TableRecord, spans: Sequence[TableSpan]) -> Standing:
+        return Standing("", Ts(0))
 
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         rows = sum(batch.num_rows for batch in batches)

@@ -25,7 +25,7 @@ from deltalake.transaction import create_table_with_add_actions
 
 from agent.change_rows import after_truncate
 from agent.errors import SinkConfigError, SinkUriError
-from agent.ports import INSERT, TRUNCATE, Changes, FlushResult, FlushTask, StagedFile
+from agent.ports import INSERT, TRUNCATE, Changes, FlushResult, FlushTask, StagedFile, Standing
 from agent.schema import TableSchema
 from agent.sinks import delta_changelog, delta_commit, delta_files, delta_merge, delta_schema, delta_table, delta_upkeep
 from agent.sinks.delta_files import DataFile
@@ -81,6 +81,12 @@ class DeltaSink:
     def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         opened = self.place(table.schema_name, table.name).open()
         return None if opened is None else delta_table.recorded_ts(opened, self._owner.changefeed, span)
+
+    def standing(self, table: TableRecord, spans: Sequence[TableSpan]) -> Standing:
+        """Version and records are of one snapshot of the table's log."""
+        opened = self.place(table.schema_name, table.name).opened()
+        recorded = (delta_table.recorded_ts(opened, self._owner.changefeed, span) for span in spans)
+        return Standing(str(opened.version()), max((ts for ts in recorded if ts is not None), default=Ts(0)))
 
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         """The name tells chunk and Ts, so the same chunk of another snapshot is another file."""

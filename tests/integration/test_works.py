@@ -14,11 +14,16 @@ from capture.config import load_server_settings
 from capture.embedded import EmbeddedPostgres
 from capture.embedded.places import free_port
 from capture.works import RealWorks
-from reactor.ids import ChangefeedId, Ts
+from owner.jobs import SinkRead, TableRead
+from reactor.effects import ReadSink
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.records import ChangefeedInfo, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.state import ClusterState
 from tests.integration.pgoutput_build import TABLE
 
 RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+SPAN = TableSpan(TABLE.table_id)
 UNIT = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(RECORD,))
 
 
@@ -53,3 +58,16 @@ async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: Embe
         await works.check_source_again(feed(works, source=uri), same.with_(system_id="12345"))
     with pytest.raises(SourceUnreachableError):
         await works.check_source_again(feed(works, source=f"postgresql://u@127.0.0.1:{free_port()}/d"), same)
+
+
+async def test_the_sink_shows_a_version_with_what_it_records(tmp_path: Path) -> None:
+    works = works_with_a_table(tmp_path)
+    life = works.for_life(MemoryClient(MemoryEtcd()), CaptureId("a"), ClusterState("c"))
+    answers: list[SinkRead] = []
+    for sink in (f"delta+file://{tmp_path}/lake", "blackhole://", f"delta+file://{tmp_path}/none"):
+        asked = ReadSink(ChangefeedId("feed"), feed(works, sink=sink), (RECORD,), (SPAN,), Ts(100))
+        await life.read_sink(asked, answers.append)
+    shown, nothing, failed = answers
+    assert (shown.ts, shown.tables) == (100, (TableRead("public.t", "0", Ts(100)),))
+    assert nothing.tables == (TableRead("public.t", "", Ts(0)),)
+    assert failed.error.startswith(f"there is no Delta table at {tmp_path}/none/public/t;")

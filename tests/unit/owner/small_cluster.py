@@ -12,7 +12,7 @@ from owner.settings import OwnerSettings
 from owner.views import ChangefeedView
 from reactor import keys
 from reactor.client import Event
-from reactor.effects import Answer, Commit, DropUpstream, Effect, Log, Send, WakeAt
+from reactor.effects import Answer, Commit, DropUpstream, Effect, Log, ReadSink, Send, WakeAt
 from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import Message, SpanCheckpoint
@@ -92,6 +92,7 @@ class SmallCluster:
         self.sent: list[Message] = []
         self.answers: dict[str, Answer] = {}
         self.dropped: list[DropUpstream] = []
+        self.reads: list[ReadSink] = []
         self.logs: list[Log] = []
         self.jobs: list[object] = []
         self.processors: dict[tuple[CaptureId, ChangefeedId], Processor] = {}
@@ -201,6 +202,8 @@ class SmallCluster:
                 self.answers[effect.job_id] = effect
             case DropUpstream():
                 self.dropped.append(effect)
+            case ReadSink():
+                self.reads.append(effect)
             case Log():
                 self.logs.append(effect)
             case WakeAt():

@@ -13,6 +13,7 @@ from reactor.records import (
     LogHead,
     Record,
     SealedUri,
+    SyncPoint,
     TaskPosition,
     Unit,
     UnitRecord,
@@ -51,16 +52,19 @@ def put(state: ClusterState, key: keys.Key, record: Record) -> None:
 def test_every_record_of_a_changefeed_finds_its_place(state: ClusterState) -> None:
     unit = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING)
     ddl = DdlRecord(ts=Ts(9), table_id=1, statement="alter")
+    point = SyncPoint(ts=Ts(8), time=1.0, versions={"public.t": "3"})
     put(state, keys.InfoKey("c", "default", FEED), INFO)
     put(state, keys.StatusKey("c", "default", FEED), STATUS)
     put(state, keys.PositionKey("c", "default", CaptureId("a"), FEED), TaskPosition())
     put(state, keys.UnitKey("c", "default", FEED, "s"), unit)
     put(state, keys.LogKey("c", "default", FEED, "s"), LogHead(epoch=3))
     put(state, keys.DdlKey("c", "default", FEED, 9), ddl)
+    put(state, keys.SyncPointKey("c", "default", FEED, 8), point)
     feed = state.changefeeds[FEED]
     assert (feed.info, feed.status) == (INFO, STATUS)
     assert feed.positions == {"a": TaskPosition()}
     assert (feed.units, feed.heads, feed.ddl) == ({"s": unit}, {"s": LogHead(epoch=3)}, {9: ddl})
+    assert feed.sync_points == {8: point}
     assert not state.broken
     assert state.ignored_count == 0
 
