@@ -27,10 +27,10 @@ from agent.units.records import UnitRecords
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.secrets import Keeper
 from capture.works import LifeWorks, SourceSnapshot
-from owner.jobs import UpstreamDropped
+from owner.jobs import SinkRead, TableRead, UpstreamDropped
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Target
-from reactor.effects import DropUpstream
+from reactor.effects import DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.records import ChangefeedInfo, SealedUri, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
@@ -335,6 +335,15 @@ class _SimulatedLifeWorks:
         return SimulatedParts(
             self._node, info, capture=self._capture, client=self._client, life=life, checkpoint=checkpoint
         )
+
+    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
+        sink = self._node.world.outside.sinks[effect.info.sink.sealed]
+        await anyio.sleep(0.05)
+        records = [(table.table_id, sink.tables.get(table.table_id)) for table in effect.tables]
+        found = (
+            TableRead(str(id), str(len(table.rows)), max(table.records.values())) for id, table in records if table
+        )
+        post(SinkRead(effect.changefeed, effect.ts, tuple(found)))
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
         world = self._node.world
