@@ -271,6 +271,7 @@ def _check(spec: ChangefeedSpec, cluster_id: str) -> None:
         force_replicate=config.force_replicate,
         sink_mode=spec.sink_mode,
         new_slot=names.slot,
+        new_publication=names.publication if names.owns_publication else "",
     )
     sink.check(found.tables)
 

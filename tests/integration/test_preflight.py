@@ -177,3 +177,28 @@ def test_no_free_slot_and_no_free_sender(small_server: EmbeddedPostgres) -> None
             pytest.raises(SourceConfigError, match="no free WAL sender; raise max_wal_senders"),
         ):
             check(small_server.uri())
+
+
+def test_a_role_that_may_not_read_or_publish_is_told_what_to_grant(uri: str) -> None:
+    role = f"reader{next(_numbers)}"
+    execute(
+        uri,
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'p'; CREATE TABLE t (id int PRIMARY KEY);"
+        f"REVOKE USAGE ON SCHEMA public FROM PUBLIC",
+    )
+    own = uri.replace(uri.partition("://")[2].partition("@")[0], f"{role}:p")
+
+    def look() -> SourceReport:
+        return check_source(own, ("*.*",), force_replicate=False, sink_mode=SinkMode.UPSERT, new_publication="weir_c_f")
+
+    with pytest.raises(SourceAuthError, match=rf'GRANT SELECT ON "public"."t" TO "{role}"'):
+        look()
+    execute(uri, f"GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON t TO {role}")
+    with pytest.raises(SourceAuthError, match=r'does not own "public"."t".*publication = "weir_c_f"'):
+        look()
+    assert check_source(own, ("*.*",), force_replicate=False, sink_mode=SinkMode.UPSERT).tables
+    execute(uri, f"ALTER TABLE t OWNER TO {role}")
+    with pytest.raises(SourceAuthError, match="GRANT CREATE ON DATABASE"):
+        look()
+    execute(uri, f"DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO {role}', current_database()); END $$")
+    assert look().tables

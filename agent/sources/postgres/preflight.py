@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from agent.errors import SourceConfigError, TableIneligibleError
+from agent.errors import SourceAuthError, SourceConfigError, TableIneligibleError
 from agent.filters import TableFilter
 from agent.sources.postgres.connection import Connection, connect
 from agent.sources.postgres.identity import Identity, read_identity
-from agent.sources.postgres.sql import literal
+from agent.sources.postgres.sql import identifier, literal, qualified
 from reactor.records import SinkMode, TableRecord
 
 _VERSION_MIN = 14
@@ -70,8 +70,9 @@ def check_source(
     force_replicate: bool,
     sink_mode: SinkMode,
     new_slot: str = "",
+    new_publication: str = "",
 ) -> SourceReport:
-    """Look at everything; ``new_slot`` is the slot that is still to be made, empty if that has happened already.
+    """Look at everything; ``new_slot`` and ``new_publication`` are still to be made: empty where that has happened.
 
     :raises SourceUnreachableError: nobody answers.
     :raises SourceAuthError: user, password or privilege refused.
@@ -87,6 +88,7 @@ def check_source(
         tables = _find_tables(connection, wanted)
         if not force_replicate:
             _check_keys(tables, sink_mode)
+        _check_rights(connection, [table.record for table in tables], new_publication)
         return SourceReport(identity, connection.server_version, tuple(table.record for table in tables))
 
 
@@ -111,6 +113,36 @@ def _check_room(connection: Connection, slot: str) -> None:
         )
     if len(names) >= int(_setting(connection, "max_replication_slots")):
         raise SourceConfigError(f"{target} has no free replication slot; raise max_replication_slots or drop one")
+
+
+def _check_rights(connection: Connection, tables: Sequence[TableRecord], new_publication: str) -> None:
+    """Reading is needed for the snapshot; publishing a table is its owner's alone."""
+    user, target = connection.target.user, connection.target
+    ids = ", ".join(str(table.table_id) for table in tables)
+    rows = connection.query(
+        "SELECT n.nspname, c.relname, has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), "
+        "pg_has_role(c.relowner, 'USAGE') FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+        f"ON n.oid = c.relnamespace WHERE c.oid IN ({ids}) ORDER BY n.nspname, c.relname"
+    )
+    for schema, name, may_read, owns in rows:
+        table = qualified(str(schema), str(name))
+        if may_read != "t":
+            raise SourceAuthError(
+                f"role {user} may not read {table} on {target}; run: GRANT USAGE ON SCHEMA {identifier(str(schema))} "
+                f"TO {identifier(user)}; GRANT SELECT ON {table} TO {identifier(user)}"
+            )
+        if new_publication and owns != "t":
+            raise SourceAuthError(
+                f"role {user} does not own {table}, so it cannot publish it; let its owner run CREATE PUBLICATION "
+                f'{new_publication} FOR TABLE {table}, and set publication = "{new_publication}" in --config'
+            )
+    if new_publication:
+        [[may_create]] = connection.query("SELECT has_database_privilege(current_database(), 'CREATE')")
+        if may_create != "t":
+            raise SourceAuthError(
+                f"role {user} may not create a publication on {target}; run: GRANT CREATE ON DATABASE "
+                f"{identifier(target.database)} TO {identifier(user)}"
+            )
 
 
 def _setting(connection: Connection, name: str) -> str:
