@@ -6,7 +6,7 @@ twice, so going back behind what it records changes nothing there; what it makes
 back (a restored backup), as far as the log reaches.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from capture import cluster as views
 from capture.errors import JobRefusedError
@@ -15,37 +15,46 @@ from reactor.ids import Ts
 from reactor.records import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
 
 if TYPE_CHECKING:
-    from capture.door import Door
     from capture.works import Works
 
 _STANDING = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
 
 
-async def update(door: "Door", works: "Works", info: ChangefeedInfo, asked: views.ChangefeedUpdate) -> views.UpdateView:
+class Desk(Protocol):
+    """Where the owner is asked: the part of ``capture.door`` that an amendment needs."""
+
+    async def ask(self, job: jobs.Job) -> Any: ...
+
+    async def query(self, changefeed_id: str) -> views.ChangefeedView: ...
+
+    def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
+
+
+async def update(desk: Desk, works: "Works", info: ChangefeedInfo, asked: views.ChangefeedUpdate) -> views.UpdateView:
     """:raises WeirError: the state does not allow it, or source or sink say why it cannot be."""
     source = _resealed(works, info.source, asked.source_uri)
     sink = _resealed(works, info.sink, asked.sink_uri)
     if info.state in _STANDING:
-        await _check(works, info, source, sink, door.unit_of(info.id))
+        await _check(works, info, source, sink, desk.unit_of(info.id))
     target_ts = None if asked.target_ts is None else Ts(asked.target_ts)
-    changes = await door.ask(
+    changes = await desk.ask(
         jobs.Update(
             "", info.id, source=source, sink=sink, target_ts=target_ts, config=asked.config, is_trial=asked.dry_run
         )
     )
     return views.UpdateView(
-        changefeed=await door.query(info.id),
+        changefeed=await desk.query(info.id),
         changes=tuple(views.FieldChange.model_validate(change, from_attributes=True) for change in changes),
         dry_run=asked.dry_run,
     )
 
 
-async def rewind(door: "Door", works: "Works", info: ChangefeedInfo, ts: Ts) -> views.RewindView:
+async def rewind(desk: Desk, works: "Works", info: ChangefeedInfo, ts: Ts) -> views.RewindView:
     """:raises WeirError: the state or the log does not allow it, or it would have no effect."""
-    unit = door.unit_of(info.id)
+    unit = desk.unit_of(info.id)
     starts = await _starts(works, info, unit, ts) if unit is not None and info.state in _STANDING else ()
-    await door.ask(jobs.Rewind("", info.id, ts))
-    return views.RewindView(changefeed=await door.query(info.id), tables=starts)
+    await desk.ask(jobs.Rewind("", info.id, ts))
+    return views.RewindView(changefeed=await desk.query(info.id), tables=starts)
 
 
 async def _check(

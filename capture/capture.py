@@ -22,7 +22,7 @@ import structlog
 
 from capture.config import ServerSettings
 from capture.door import Door
-from capture.life import Life, live
+from capture.life import Base, Life, live
 from capture.secrets import looked_up
 from capture.transport import TcpTransport, Transport
 from capture.works import Works, build_works
@@ -55,8 +55,8 @@ class Capture:
         transport: Transport | None = None,
     ) -> None:
         self.settings = settings
-        self.transport = transport or TcpTransport()
         self.works = works or build_works(settings)
+        self._base = Base(settings, self.works, transport or TcpTransport())
         self.cluster = Door(self)
         self.life: Life | None = None
         self._connect = connect_etcd or _connect
@@ -118,7 +118,7 @@ class Capture:
         while not self._is_leaving:
             await self._wait_turn()
             try:
-                async with live(self, client) as life:
+                async with live(self._base, client) as life:
                     self.life = life
                     self._ready.set()
                     await life.wait_end()

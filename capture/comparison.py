@@ -9,7 +9,7 @@ under way) is seen, and all of it is done again.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
@@ -20,7 +20,6 @@ from reactor.ids import ChangefeedId, Ts
 from reactor.records import ChangefeedInfo, FeedState
 
 if TYPE_CHECKING:
-    from capture.door import Door
     from capture.works import Works
 
 _ATTEMPTS = 5
@@ -29,57 +28,67 @@ _REACH_TIMEOUT_S = 120.0
 _LOOK_S = 0.05
 
 
-async def compare(door: "Door", works: "Works", info: ChangefeedInfo) -> list[views.TableDiff]:
+class Desk(Protocol):
+    """Where the owner is asked: the part of ``capture.door`` that a comparison needs."""
+
+    async def ask(self, job: jobs.Job) -> Any: ...
+
+    async def query(self, changefeed_id: str) -> views.ChangefeedView: ...
+
+    def resolved_ts(self, changefeed_id: str) -> Ts: ...
+
+
+async def compare(desk: Desk, works: "Works", info: ChangefeedInfo) -> list[views.TableDiff]:
     """Table by table.
 
     :raises JobRefusedError: the changefeed is not replicating, or does not get to the Ts in time.
     """
     try:
         for _ in range(_ATTEMPTS):
-            held = await _hold(door, info.id)
-            await _reach(door, info.id, lambda checkpoint, at=held: checkpoint >= at)  # type: ignore[misc]
+            held = await _hold(desk, info.id)
+            await _reach(desk, info.id, lambda checkpoint, at=held: checkpoint >= at)  # type: ignore[misc]
             async with works.source_snapshot(info) as snapshot:
                 try:
-                    await door.ask(jobs.HoldAt("", info.id, snapshot.ts, _HOLD_S))
+                    await desk.ask(jobs.HoldAt("", info.id, snapshot.ts, _HOLD_S))
                 except JobRefusedError:
                     continue
-                await _reach(door, info.id, lambda checkpoint, at=snapshot.ts: checkpoint >= at)  # type: ignore[misc]
-                if max(await _checkpoints(door, info.id), default=Ts(0)) == snapshot.ts:
+                await _reach(desk, info.id, lambda checkpoint, at=snapshot.ts: checkpoint >= at)  # type: ignore[misc]
+                if max(await _checkpoints(desk, info.id), default=Ts(0)) == snapshot.ts:
                     return await works.compare(info, snapshot)
     finally:
         with anyio.CancelScope(shield=True):
-            await door.ask(jobs.Release("", info.id))
+            await desk.ask(jobs.Release("", info.id))
     raise JobRefusedError(f"{info.id} could not be held at one position; try again when fewer changes are under way")
 
 
-async def _hold(door: "Door", changefeed: ChangefeedId) -> Ts:
+async def _hold(desk: Desk, changefeed: ChangefeedId) -> Ts:
     """Hold where the log is now; a span that is already past it means that the log has moved on: look again."""
     for _ in range(_ATTEMPTS):
-        ts = door.resolved_ts(changefeed)
+        ts = desk.resolved_ts(changefeed)
         try:
-            await door.ask(jobs.HoldAt("", changefeed, ts, _HOLD_S))
+            await desk.ask(jobs.HoldAt("", changefeed, ts, _HOLD_S))
         except JobRefusedError:
             await anyio.sleep(_LOOK_S)
             continue
         return ts
-    await door.ask(jobs.HoldAt("", changefeed, door.resolved_ts(changefeed), _HOLD_S))
-    return door.resolved_ts(changefeed)
+    await desk.ask(jobs.HoldAt("", changefeed, desk.resolved_ts(changefeed), _HOLD_S))
+    return desk.resolved_ts(changefeed)
 
 
-async def _reach(door: "Door", changefeed: ChangefeedId, is_there: Callable[[Ts], bool]) -> None:
+async def _reach(desk: Desk, changefeed: ChangefeedId, is_there: Callable[[Ts], bool]) -> None:
     """Until every span is there."""
     with anyio.move_on_after(_REACH_TIMEOUT_S):
         while True:
-            checkpoints = await _checkpoints(door, changefeed)
+            checkpoints = await _checkpoints(desk, changefeed)
             if checkpoints and all(is_there(checkpoint) for checkpoint in checkpoints):
                 return
             await anyio.sleep(_LOOK_S)
-    view = await door.query(changefeed)
+    view = await desk.query(changefeed)
     raise JobRefusedError(f"{changefeed} does not get on ({view.blocked_by or 'it is behind'}); compare when it has")
 
 
-async def _checkpoints(door: "Door", changefeed: ChangefeedId) -> list[Ts]:
-    view = await door.query(changefeed)
+async def _checkpoints(desk: Desk, changefeed: ChangefeedId) -> list[Ts]:
+    view = await desk.query(changefeed)
     if view.state not in (FeedState.NORMAL, FeedState.WARNING):
         raise JobRefusedError(f"{changefeed} is {view.state}: only a running changefeed can be compared; resume it")
     return [Ts(span.checkpoint_ts) for table in view.tables for span in table.spans]

@@ -9,35 +9,78 @@ import builtins
 import os
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from capture import amendment, comparison
 from capture import cluster as views
+from capture.config import ServerSettings
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
 from capture.version import installed_version
 from owner import jobs
 from owner.views import ChangefeedView as OwnersView
 from reactor import keys
-from reactor.client import Compare, Put, Target
+from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.errors import OwnerNotFoundError
 from reactor.ids import CaptureId, ChangefeedId, Ts, parse_changefeed_id
-from reactor.records import ChangefeedInfo, ChangefeedStatus, UnitRecord
+from reactor.messages import Liveness
+from reactor.records import CaptureInfo, ChangefeedInfo, ChangefeedStatus, UnitRecord
+from reactor.state import ClusterState
 
 if TYPE_CHECKING:
-    from capture.capture import Capture
-    from capture.life import Life
+    from capture.works import Works
 
 _SEEN_TIMEOUT_S = 10.0
 _SEEN_LOOK_S = 0.02
 _NO_JOB = ""
 
 
+class Seat(Protocol):
+    """The owner's seat of this capture, held or not."""
+
+    @property
+    def is_owner(self) -> bool: ...
+
+    async def submit(self, job: jobs.Job) -> Any: ...
+
+
+class Life(Protocol):
+    """The present membership."""
+
+    @property
+    def info(self) -> CaptureInfo: ...
+
+    @property
+    def client(self) -> EtcdClient: ...
+
+    @property
+    def state(self) -> ClusterState: ...
+
+    @property
+    def seat(self) -> Seat: ...
+
+
+class House(Protocol):
+    """What the door belongs to: ``capture.capture.Capture``. ``life`` is None between two memberships."""
+
+    @property
+    def settings(self) -> ServerSettings: ...
+
+    @property
+    def works(self) -> "Works": ...
+
+    @property
+    def life(self) -> Life | None: ...
+
+    @property
+    def liveness(self) -> Liveness: ...
+
+
 class Door:
     """See ``capture.cluster.Cluster`` for what each method promises."""
 
-    def __init__(self, capture: "Capture") -> None:
+    def __init__(self, capture: House) -> None:
         self._capture = capture
 
     @property
@@ -224,7 +267,7 @@ class Door:
         raise OwnerNotFoundError(f"changefeed {changefeed} is stored, but the owner has not taken it up yet; query it")
 
     @property
-    def _life(self) -> "Life":
+    def _life(self) -> Life:
         if self._capture.life is None:
             raise OwnerNotFoundError(
                 "this capture lost its session with etcd and starts anew; try again in a few seconds"

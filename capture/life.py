@@ -6,16 +6,19 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import anyio
 import structlog
 
 from agent.processors import Processors
+from capture.config import ServerSettings
 from capture.hosting import AGENT_TOPIC, OWNER_TOPIC, ProcessorHost
 from capture.messaging import Messenger
 from capture.seat import Seat
+from capture.transport import Transport
 from capture.version import installed_version
+from capture.works import Works
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Target
 from reactor.errors import EtcdError, SessionDoneError
@@ -26,14 +29,20 @@ from reactor.settings import ReactorSettings
 from reactor.state import ClusterState
 from reactor.worker import EtcdWorker
 
-if TYPE_CHECKING:
-    from capture.capture import Capture
-
 _UNREGISTER_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 30.0
 _DRAIN_LOOK_S = 0.1
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What outlives lives."""
+
+    settings: ServerSettings
+    works: Works
+    transport: Transport
 
 
 class Life:
@@ -64,17 +73,17 @@ class Life:
 
 
 @asynccontextmanager
-async def live(capture: "Capture", client: EtcdClient) -> AsyncIterator[Life]:
+async def live(base: Base, client: EtcdClient) -> AsyncIterator[Life]:
     """Register, run all parts, unregister.
 
     :raises SessionDoneError: the session was lost; nothing of this life runs any more.
     :raises EtcdError: etcd refused or cannot be reached.
     """
-    settings = ReactorSettings(session_ttl_s=capture.settings.session_ttl_seconds)
+    settings = ReactorSettings(session_ttl_s=base.settings.session_ttl_seconds)
     try:
         async with (
             open_session(client, ttl_s=settings.session_ttl_s) as session,
-            _parts(capture, client, session, settings) as life,
+            _parts(base, client, session, settings) as life,
         ):
             yield life
     except BaseExceptionGroup as group:
@@ -82,19 +91,17 @@ async def live(capture: "Capture", client: EtcdClient) -> AsyncIterator[Life]:
 
 
 @asynccontextmanager
-async def _parts(
-    capture: "Capture", client: EtcdClient, session: Session, settings: ReactorSettings
-) -> AsyncIterator[Life]:
-    cluster, capture_id = capture.settings.cluster_id, CaptureId(str(uuid.uuid4()))
+async def _parts(base: Base, client: EtcdClient, session: Session, settings: ReactorSettings) -> AsyncIterator[Life]:
+    cluster, capture_id = base.settings.cluster_id, CaptureId(str(uuid.uuid4()))
     state = ClusterState(cluster, removal_grace_s=0.0)
-    messenger = Messenger(capture_id, listen=capture.settings.listen_peer_addr, transport=capture.transport)
+    messenger = Messenger(capture_id, listen=base.settings.listen_peer_addr, transport=base.transport)
     async with messenger, anyio.create_task_group() as tasks:
-        info = _info(capture, capture_id, messenger.address)
+        info = _info(base, capture_id, messenger.address)
         key = str(keys.CaptureKey(cluster, capture_id))
         registered = await client.put(key, info.encode(), lease=session.lease)
         _log.info("registered", capture=capture_id, address=info.address, peer_address=info.peer_address)
         processors = Processors(capture_id, cluster=cluster)
-        works = capture.works.for_life(client, capture_id, state)
+        works = base.works.for_life(client, capture_id, state)
         host = ProcessorHost(
             capture_id, peers=messenger, plant=works, tasks=tasks, post=lambda event: worker.post(event)
         )
@@ -129,8 +136,8 @@ async def _parts(
             await _unregister(client, key)
 
 
-def _info(capture: "Capture", capture_id: CaptureId, peer_address: str) -> CaptureInfo:
-    settings = capture.settings
+def _info(base: Base, capture_id: CaptureId, peer_address: str) -> CaptureInfo:
+    settings = base.settings
     return CaptureInfo(
         id=capture_id,
         address=settings.advertise_addr or settings.addr,
