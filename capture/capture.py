@@ -27,7 +27,7 @@ from capture.secrets import looked_up
 from capture.transport import TcpTransport, Transport
 from capture.works import Works, build_works
 from reactor.client import EtcdClient
-from reactor.errors import EtcdError, SessionDoneError
+from reactor.errors import EtcdError, LeaseExpiredError, SessionDoneError
 from reactor.etcd import connect
 from reactor.messages import Liveness
 from reactor.settings import TlsFiles
@@ -61,7 +61,7 @@ class Capture:
         self.life: Life | None = None
         self._connect = connect_etcd or _connect
         self._ready = anyio.Event()
-        self._is_leaving = False
+        self._leaving = anyio.Event()
         self._lives: deque[float] = deque(maxlen=_LIVES_BURST)
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ class Capture:
 
     @property
     def liveness(self) -> Liveness:
-        return Liveness.STOPPING if self._is_leaving else Liveness.ALIVE
+        return Liveness.STOPPING if self._leaving.is_set() else Liveness.ALIVE
 
     async def ready(self) -> None:
         """Return when registered and able to answer ``cluster``."""
@@ -89,14 +89,9 @@ class Capture:
 
     async def leave(self) -> None:
         """Give spans and workers away, unregister, let ``run`` return."""
-        self._is_leaving = True
+        self._leaving.set()
         if self.life is not None:
             await self.life.leave()
-
-    async def resign(self) -> None:
-        """Give the owner's seat up, if it is held here."""
-        if self.life is not None:
-            self.life.seat.resign()
 
     @classmethod
     @asynccontextmanager
@@ -115,14 +110,17 @@ class Capture:
 
     async def _live_on(self, client: EtcdClient) -> None:
         """One life after the other, until told to leave."""
-        while not self._is_leaving:
+        while not self._leaving.is_set():
             await self._wait_turn()
+            if self._leaving.is_set():
+                return
             try:
                 async with live(self._base, client) as life:
                     self.life = life
                     self._ready.set()
-                    await life.wait_end()
-            except SessionDoneError as error:
+                    if not self._leaving.is_set():  # it may have been told while this life began
+                        await life.wait_end()
+            except (SessionDoneError, LeaseExpiredError) as error:  # etcd may know before the session does
                 _log.warning("session lost: this capture starts anew", reason=str(error))
             except EtcdError as error:
                 if not error.retryable or not self._ready.is_set():
@@ -135,7 +133,8 @@ class Capture:
         """A capture that keeps losing its session must not flood the cluster with new members."""
         now = anyio.current_time()
         if len(self._lives) == _LIVES_BURST:
-            await anyio.sleep(max(0.0, self._lives[0] + _LIFE_INTERVAL_S - now))
+            with anyio.move_on_after(max(0.0, self._lives[0] + _LIFE_INTERVAL_S - now)):
+                await self._leaving.wait()
         self._lives.append(anyio.current_time())
 
 

@@ -1,0 +1,126 @@
+"""The owner's seat over the in-memory etcd, on virtual time: elected, asked, given up, lost, taken over."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from capture.errors import ChangefeedNotFoundError
+from capture.seat import Seat
+from owner import jobs
+from reactor import keys
+from reactor.errors import NotOwnerError, SessionDoneError
+from reactor.ids import CaptureId, ChangefeedId
+from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.messages import Message
+from reactor.records import CaptureInfo
+from reactor.session import Session, open_session
+from reactor.settings import ReactorSettings
+
+pytestmark = pytest.mark.looptime
+
+
+class NoPeers:
+    """Nobody to talk to."""
+
+    def set_peers(self, peers: Mapping[CaptureId, str]) -> None: ...
+
+    def send_nowait(self, topic: str, message: Message) -> None: ...
+
+
+@asynccontextmanager
+async def member(etcd: MemoryEtcd, name: str) -> AsyncIterator[tuple[Seat, Session]]:
+    """A registered capture with a seat whose ``run`` is under way."""
+    client, capture = MemoryClient(etcd), CaptureId(name)
+    async with open_session(client) as session, anyio.create_task_group() as tasks:
+        info = CaptureInfo(id=capture, address="", peer_address="", version="0.1.0", cluster_id="c", started_at=0.0)
+        await client.put(str(keys.CaptureKey("c", capture)), info.encode(), lease=session.lease)
+        seat = Seat(
+            capture,
+            cluster="c",
+            client=client,
+            session=session,
+            peers=NoPeers(),
+            settings=ReactorSettings(),
+            drop_upstream=lambda _effect, _post: None,
+            read_sink=lambda _effect, _post: None,
+        )
+        tasks.start_soon(seat.run)
+        yield seat, session
+        tasks.cancel_scope.cancel()
+
+
+async def until_owner(seat: Seat) -> None:
+    with anyio.fail_after(60):
+        while not seat.is_owner:  # noqa: ASYNC110 - virtual time
+            await anyio.sleep(0.05)
+
+
+async def test_the_owner_answers_jobs() -> None:
+    async with member(MemoryEtcd(), "a") as (seat, _):
+        await until_owner(seat)
+        assert await seat.submit(jobs.List("")) == ()
+        with pytest.raises(ChangefeedNotFoundError):
+            await seat.submit(jobs.Query("", ChangefeedId("nobody")))
+
+
+async def test_who_is_not_elected_sends_askers_away() -> None:
+    etcd = MemoryEtcd()
+    async with member(etcd, "a") as (first, _):
+        await until_owner(first)
+        async with member(etcd, "b") as (second, _):
+            await anyio.sleep(5)
+            assert not second.is_owner
+            with pytest.raises(NotOwnerError):
+                await second.submit(jobs.List(""))
+
+
+async def test_a_seat_given_up_goes_to_the_next_and_its_askers_are_told() -> None:
+    etcd = MemoryEtcd()
+    async with member(etcd, "a") as (first, _):
+        await until_owner(first)
+        async with member(etcd, "b") as (second, _), anyio.create_task_group() as tasks:
+            refused: list[NotOwnerError] = []
+
+            async def ask() -> None:
+                try:
+                    await first.submit(jobs.Remove("", ChangefeedId("x")))
+                except NotOwnerError as error:
+                    refused.append(error)
+                except ChangefeedNotFoundError:
+                    pass  # it was answered a moment before
+
+            tasks.start_soon(ask)
+            await anyio.lowlevel.checkpoint()
+            first.resign()
+            await until_owner(second)
+            await anyio.sleep(3)
+            assert second.is_owner
+            assert not first.is_owner, "it stands again, behind the new owner"
+        await until_owner(first)
+
+
+async def test_who_leaves_never_stands_again() -> None:
+    etcd = MemoryEtcd()
+    async with member(etcd, "a") as (seat, _):
+        await until_owner(seat)
+        seat.leave()
+        await anyio.sleep(30)
+        assert not seat.is_owner
+        assert etcd.get_prefix(keys.owner_prefix("c")).items == ()
+
+
+async def test_an_ownership_ends_with_its_session() -> None:
+    etcd = MemoryEtcd()
+
+    async def be_owner_until_the_session_ends() -> None:
+        async with member(etcd, "a") as (seat, session):
+            await until_owner(seat)
+            await session.revoke()
+            await anyio.sleep(30)
+
+    with pytest.RaisesGroup(SessionDoneError, flatten_subgroups=True):
+        await be_owner_until_the_session_ends()
+    async with member(etcd, "b") as (seat, _):
+        await until_owner(seat)
