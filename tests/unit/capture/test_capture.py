@@ -1,0 +1,76 @@
+"""A capture over an etcd and a network in memory, on virtual time: it leaves whenever it is told to."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from capture.capture import Capture
+from capture.config import ServerSettings, load_server_settings
+from capture.works import LifeWorks, Works
+from reactor.client import EtcdClient
+from reactor.ids import CaptureId
+from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.state import ClusterState
+from tests.unit.capture.network import MemoryNetwork
+
+pytestmark = pytest.mark.looptime
+
+
+class NoWorks:
+    """For a capture that is given nothing to do."""
+
+    async def start(self, client: EtcdClient) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> LifeWorks:
+        return cast("LifeWorks", self)
+
+
+class SlowToRegister(MemoryClient):
+    async def put(self, *arguments: Any, **options: Any) -> int:
+        await anyio.sleep(1.0)
+        return await super().put(*arguments, **options)
+
+
+def capture_of(client: EtcdClient, directory: Path) -> Capture:
+    async def connect(settings: ServerSettings) -> EtcdClient:
+        return client
+
+    settings = load_server_settings(data_dir=directory, addr="n1:1")
+    return Capture(settings, works=cast("Works", NoWorks()), connect_etcd=connect, transport=MemoryNetwork())
+
+
+async def test_told_to_leave_while_a_life_begins_it_leaves(tmp_path: Path) -> None:
+    etcd = MemoryEtcd()
+    capture = capture_of(SlowToRegister(etcd), tmp_path)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(capture.run)
+            await anyio.sleep(0.5)
+            assert capture.life is None
+            await capture.leave()
+    left = await MemoryClient(etcd).get_prefix("/weir/")
+    assert list(left.items) == [], "nobody is registered, nobody stands for election"
+
+
+async def test_told_to_leave_while_it_waits_for_its_next_life_it_leaves_at_once(tmp_path: Path) -> None:
+    etcd = MemoryEtcd()
+    capture = capture_of(MemoryClient(etcd), tmp_path)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(capture.run)
+            for _ in range(2):
+                await capture.ready()
+                while capture.life is None:  # noqa: ASYNC110 - virtual time jumps
+                    await anyio.sleep(0.1)
+                life = capture.life
+                for lease in list(etcd._leases):
+                    etcd.revoke(lease)
+                while capture.life is life:  # noqa: ASYNC110
+                    await anyio.sleep(0.1)
+            started = anyio.current_time()
+            await capture.leave()
+    assert anyio.current_time() - started < 1.0
