@@ -30,6 +30,10 @@ class Machine:
 MACHINE: ContextVar[Machine | None] = ContextVar("machine", default=None)
 
 
+#: rounds of the loop at one instant; a big cluster at its start needs hundreds
+_ROUNDS_MAX = 20_000
+
+
 class _Handle(events.Handle):
     _context: Context
 
@@ -52,15 +56,22 @@ class _TimerHandle(events.TimerHandle):
             super()._run()
 
 
+class StandstillError(Exception):
+    """Time does not pass any more: a task runs in a circle without ever waiting, or everybody waits for nothing."""
+
+
 class _Clock:
     """Stands where a loop has its selector: waiting for events is letting time pass."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self._rounds = 0
 
     def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise RuntimeError("the simulation stands still: nothing is ready and no timer runs")
+        """:raises StandstillError: there is nothing to wait for, or no time passes whatever is done."""
+        self._rounds = 0 if timeout else self._rounds + 1
+        if timeout is None or self._rounds > _ROUNDS_MAX:
+            raise StandstillError(f"time stands still at {self.now:.3f}")
         self.now += timeout
         return []
 

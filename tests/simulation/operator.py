@@ -4,6 +4,7 @@ All goes through the door that the HTTP API uses, and may fail as it would there
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -33,7 +34,7 @@ class Operator:
         self._world = world
         self._random = world.chance("operator")
         self._created = 0
-        self._names = [ChangefeedId(f"feed{number + 1}") for number in range(self._random.choice((1, 1, 2)))]
+        self._names = [ChangefeedId(f"feed{number + 1}") for number in range(self._random.choice((1, 1, 2, 3)))]
         self._doomed: set[ChangefeedId] = set()
 
     async def create_feeds(self) -> None:
@@ -43,8 +44,7 @@ class Operator:
     def meddle(self) -> None:
         """One command, whether it makes sense or not."""
         commands: list[Callable[[Door], Awaitable[object]]] = [
-            self._pause,
-            self._pause,
+            lambda door: self._pause(self._name(), door),
             lambda door: door.resume(self._name()),
             lambda door: door.resume(self._name()),
             self._rewind,
@@ -53,11 +53,14 @@ class Operator:
             self._move_table,
             self._drain,
             lambda door: door.ask(jobs.ResignOwner("")),
-            lambda door: door._capture.resign(),
+            lambda door: door.ask(jobs.ResignOwner("")),
         ]
         command = self._random.choice(commands)
-        if self._random.random() < 0.08:
+        chance = self._random.random()
+        if chance < 0.08:
             self._world.spawn(self._replace(self._name()))
+        elif chance < 0.16:
+            self._pause_all()
         elif node := self._owner():
             self._world.spawn(self._try(node, command))
 
@@ -117,9 +120,14 @@ class Operator:
         await self._create(name)
         self._doomed.discard(name)
 
-    async def _pause(self, door: Door) -> None:
+    def _pause_all(self) -> None:
+        """All in one moment, so that one decision has to do it all."""
+        if node := self._owner():
+            for name in self._names:
+                self._world.spawn(self._try(node, partial(self._pause, name)))
+
+    async def _pause(self, name: ChangefeedId, door: Door) -> None:
         """When the owner says that it is done, it is."""
-        name = self._name()
         feed = self._world.checks.feeds.get(name)
         before = len(feed.states) if feed else 0
         await door.ask(jobs.Pause("", name))

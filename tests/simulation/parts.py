@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RETENTION_CHECK_S = 4.0
-_SEGMENT_EVENTS_MAX = 12
+_SEGMENT_EVENTS_MAX = 6
 
 
 class OpenKeeper(Keeper):
@@ -216,16 +216,21 @@ class SimulatedParts:
                 for cut, is_complete in self._cuts(waiting):
                     await self._append(writer, cut, is_complete=is_complete)
                     read = cut[-1].ts
+                    if not is_complete:
+                        self._break_sometimes()
             else:
                 await writer.advance(position, resolved_time=self._node.world.now)
-            if self._random.random() < self._node.world.weather.break_source:
-                raise SourceUnreachableError("the connection to the source broke")
+            self._break_sometimes()
             if anyio.current_time() >= look_at:
                 await self._remove_old(writer)
                 look_at = anyio.current_time() + _RETENTION_CHECK_S
             with anyio.move_on_after(1.0):
                 await news.wait()
             await anyio.sleep(0.2)
+
+    def _break_sometimes(self) -> None:
+        if self._node.world.weather.breaks(self._random):
+            raise SourceUnreachableError("the connection to the source broke")
 
     def _cuts(self, events: list[RowEvent]) -> list[tuple[list[RowEvent], bool]]:
         """Segments' events; a transaction may spread over several."""
@@ -275,7 +280,7 @@ class SimulatedParts:
 
     async def _ask_source(self, request: Callable[[], T]) -> T:
         await self._take_time()
-        if self._random.random() < self._node.world.weather.break_source:
+        if self._node.world.weather.breaks(self._random):
             raise SourceUnreachableError("the source does not answer")
         return request()
 

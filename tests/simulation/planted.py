@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+import anyio
+
 from agent.agent import Agent
 from agent.log import head, retention
 from agent.log.head import EtcdHeadStore, LogWriter
@@ -27,6 +29,8 @@ from reactor.session import Session
 from reactor.watch import WatchCursor
 from tests.simulation.outside import Sink
 from tests.simulation.run import simulate
+
+_TOO_LONG_S = 10.0
 
 
 def _replace(stack: ExitStack, owner: object, name: str, new: Any) -> None:
@@ -145,14 +149,25 @@ def forget_the_from_ts_check(stack: ExitStack) -> None:
     _replace(stack, Sink, "commit", commit)
 
 
-def trust_a_session_without_a_clock(stack: ExitStack) -> None:
-    """A capture that wakes up after its lease believes that it still has it."""
-    _replace(stack, Session, "is_done", property(lambda self: self._done.is_set()))
+def outlive_the_lease(stack: ExitStack) -> None:
+    """A capture that hears nothing of its lease believes in it for longer than etcd does."""
+
+    def is_done(self: Session) -> bool:
+        return self._done.is_set() or anyio.current_time() >= self._deadline + _TOO_LONG_S
+
+    async def ask(self: Session) -> None:
+        with anyio.move_on_after(1.0):
+            self._ttl_s = await self._client.keep_alive(self.lease)
+            self._deadline = anyio.current_time() + self._ttl_s
+
+    _replace(stack, Session, "is_done", property(is_done))
+    _replace(stack, Session, "_ask", ask)
+    _replace(stack, Session, "_remaining_s", property(lambda self: 0.2))
 
 
 def state_a_checkpoint_of_some_spans(stack: ExitStack) -> None:
     """A table without a span holds nothing back."""
-    _replace(stack, watermark, "_cover", lambda tables, positions: True)
+    _replace(stack, watermark, "covers", lambda tables, positions: True)
 
 
 def write_before_the_barrier_is_known(stack: ExitStack) -> None:
@@ -211,7 +226,7 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         accept_a_stale_list_of_segments,
         resume_inside_a_transaction,
         forget_the_from_ts_check,
-        trust_a_session_without_a_clock,
+        outlive_the_lease,
         state_a_checkpoint_of_some_spans,
         write_before_the_barrier_is_known,
         remove_segments_that_are_needed,

@@ -13,7 +13,7 @@ import structlog
 
 from reactor.records import FeedState
 from tests.simulation.faults import Faults
-from tests.simulation.loop import SimulationLoop
+from tests.simulation.loop import SimulationLoop, StandstillError
 from tests.simulation.node import Node
 from tests.simulation.operator import Operator
 from tests.simulation.world import World, closed_world
@@ -130,8 +130,11 @@ def _run(world: World, loop: SimulationLoop) -> Outcome:
         await run[0].play()
         await world.end()
 
-    loop.run_until_complete(main())
-    loop.run_until_complete(loop.shutdown_asyncgens())
+    try:
+        loop.run_until_complete(main())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    except StandstillError as error:
+        world.violate(str(error))
     commits = sum(len(table.rows) for sink in world.outside.sinks.values() for table in sink.tables.values())
     return Outcome(
         seed=world.seed,

@@ -41,7 +41,7 @@ class Weather:
             slow_flush=maybe(0.2),
             hang_s=random.choice((0.5, 3.0, 15.0)),
             lose_storage_answer=maybe(0.05),
-            break_source=maybe(0.02),
+            break_source=maybe(0.05),
             break_stream=maybe(0.01),
             slow_network_s=random.choice((0.002, 0.01, 0.05, 0.3)),
         )
@@ -68,4 +68,4 @@ class Weather:
         return 0.002 + random.random() * 0.02
 
     def breaks(self, random: Random) -> bool:
-        return random.random() < 10 * self.break_source
+        return random.random() < self.break_source
