@@ -6,6 +6,7 @@ itself, 500 for our own faults. What is wrong is decided elsewhere; here it only
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 
 import httpx
@@ -13,11 +14,12 @@ import structlog
 from fastapi import APIRouter, Body, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from capture import cluster as views
+from capture import metrics
 from capture.errors import (
     CaptureNotFoundError,
     ChangefeedExistsError,
@@ -75,7 +77,7 @@ def create_app(cluster: views.Cluster) -> FastAPI:
     app.include_router(_member_routes(cluster))
     app.include_router(_changefeed_routes(cluster))
     app.include_router(_operator_routes(cluster))
-    app.add_api_route("/metrics", _metrics, include_in_schema=False)
+    app.add_api_route("/metrics", partial(_metrics, cluster), include_in_schema=False)
     app.add_exception_handler(WeirError, _on_weir_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -222,8 +224,8 @@ def status_of(error: WeirError) -> int:
     return 503 if error.retryable else 400
 
 
-async def _metrics() -> Response:
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+async def _metrics(cluster: views.Cluster) -> Response:
+    return Response(await metrics.exposition(cluster), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _on_weir_error(_: Request, error: Exception) -> Response:

@@ -13,7 +13,7 @@ from capture.api import FORWARDED_FROM, create_app
 from capture.client import Client, RemoteError
 from capture.cluster import ChangefeedSpec, ChangefeedUpdate, TableDiff
 from capture.errors import ServerUnreachableError
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import EtcdUnreachableError, OwnerNotFoundError
 from reactor.records import FeedState, SinkMode
 from tests.unit.capture.fakes import MemoryCluster
 
@@ -164,6 +164,17 @@ async def test_only_the_owner_drains_and_resigns() -> None:
 async def test_unknown_routes_have_our_error_shape() -> None:
     answer = await call(MemoryCluster(), "GET", "/api/v2/nothing")
     assert (answer.status_code, answer.json()["error_code"]) == (404, "Http")
+
+
+async def test_the_owners_metrics_show_every_changefeed() -> None:
+    cluster = MemoryCluster()
+    await cluster.create(SPEC)
+    text = (await call(cluster, "GET", "/metrics")).text
+    assert f'weir_changefeed_state{{changefeed="{SPEC.changefeed_id}",state="normal"}} 1.0' in text
+    assert f'weir_changefeed_checkpoint_ts{{changefeed="{SPEC.changefeed_id}"}}' in text
+    assert "weir_capture_is_owner 1.0" in text
+    cluster.breaks_with = OwnerNotFoundError("no owner; try again")
+    assert "weir_capture_is_owner 1.0" in (await call(cluster, "GET", "/metrics")).text
 
 
 async def test_metrics_and_documentation_are_served() -> None:
