@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 #: A session may not be shorter: two lost keep-alives would end it.
 SESSION_TTL_S_MIN = 5
 #: A member that flaps is shown as present for this long at most (tiflow 1.2).
-CAPTURE_REMOVAL_GRACE_S_MAX = 2.0
+CAPTURE_REMOVAL_GRACE_S_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +40,4 @@ class ReactorSettings(BaseModel):
         Shorter than TiCDC's ``max(5, ttl / 2)``: it comes on top of the lease that has already run out, and the two
         together, with what placing tables takes, must stay within the session's time plus 5 s.
         """
-        return min(CAPTURE_REMOVAL_GRACE_S_MAX, self.session_ttl_s / 5)
+        return min(CAPTURE_REMOVAL_GRACE_S_MAX, self.session_ttl_s / 10)

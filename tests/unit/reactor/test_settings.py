@@ -5,8 +5,8 @@ import pytest
 from reactor.settings import ReactorSettings
 
 
-@pytest.mark.parametrize(("ttl_s", "grace_s"), [(5, 1.0), (10, 2.0), (30, 2.0)])
-def test_a_capture_that_left_is_shown_for_a_fifth_of_a_session_or_two_seconds(ttl_s: int, grace_s: float) -> None:
+@pytest.mark.parametrize(("ttl_s", "grace_s"), [(5, 0.5), (10, 1.0), (30, 1.0)])
+def test_a_capture_that_left_is_shown_for_a_tenth_of_a_session_or_one_second(ttl_s: int, grace_s: float) -> None:
     assert ReactorSettings(session_ttl_s=ttl_s).capture_removal_grace_s == grace_s
 
 
