@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import anyio
-from anyio import from_thread, to_thread
+from anyio import CapacityLimiter, from_thread, to_thread
 
 from agent.effects import StartUnit
 from agent.errors import NEW_SNAPSHOT, SinkConfigError, SinkFencedError
@@ -46,6 +46,10 @@ from reactor.records import (
 )
 
 _WATCH_S = 1.0
+
+
+#: spans of one changefeed that ask the sink at once
+_OPENERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,9 @@ class FeedParts:
         self._executor = executor
         self._checkpoint = checkpoint
         self._sink = feed.open_sink()
+        # threads of its own: a sink that never answers must not take those of other changefeeds
+        self._openers = CapacityLimiter(_OPENERS)
+        self._flusher = CapacityLimiter(1)
         self._context = job.FlushContext(
             changefeed=feed.sink_owner,
             sink_uri=feed.sink_uri,
@@ -123,12 +130,13 @@ class FeedParts:
         )
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
-        recorded = await to_thread.run_sync(self._recorded_ts, table, span, abandon_on_cancel=True)
+        ask = partial(self._recorded_ts, table, span)
+        recorded = await to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._openers)
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
         run = partial(job.flush, self._context, positions, limits)
-        flushed = await to_thread.run_sync(run, abandon_on_cancel=True)
+        flushed = await to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._flusher)
         spans = [await self._look_again(span) if _is_fenced(span) else span for span in flushed.spans]
         return Flushed(tuple(spans), flushed.is_behind)
 

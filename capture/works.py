@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 import structlog
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from agent.errors import LogStorageMismatchError, PositionLostError, SinkConfigError
 from agent.feed_parts import Feed, FeedParts
@@ -29,10 +29,11 @@ from capture.config import ServerSettings
 from capture.hosting import Plant
 from capture.secrets import Keeper, resolve
 from owner.jobs import SinkRead, TableRead, UpstreamDropped
-from reactor import keys
+from reactor import failpoints, keys
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.effects import DropUpstream, ReadSink
 from reactor.errors import WeirError
+from reactor.failpoints import Point
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records import ChangefeedInfo, UnitRecord
 from reactor.state import ClusterState
@@ -225,6 +226,8 @@ class _RealLifeWorks:
         self._client = client
         self._capture = capture
         self._state = state
+        #: changefeeds whose sink is being asked
+        self._read: set[ChangefeedId] = set()
 
     def open(self, info: ChangefeedInfo) -> Parts:
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
@@ -239,17 +242,31 @@ class _RealLifeWorks:
         error = ""
         try:
             await to_thread.run_sync(_drop, self._works.feed(effect.info), abandon_on_cancel=True)
+            failpoints.reach(Point.REMOVE_DROPPED)
         except WeirError as failure:
             error = str(failure)
             _log.warning("cleaning up after a changefeed failed", changefeed=effect.changefeed, error=error)
         post(UpstreamDropped(effect.changefeed, error))
 
     async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
+        """Once at a time for a changefeed: a sink that never answers holds one thread, and not one more each time."""
+        if effect.changefeed in self._read:
+            post(SinkRead(effect.changefeed, effect.ts, error="the sink has not answered the last question yet"))
+            return
+        self._read.add(effect.changefeed)
         try:
-            found = await to_thread.run_sync(_read_sink, self._works.feed(effect.info), effect, abandon_on_cancel=True)
+            ask = partial(self._ask_sink, self._works.feed(effect.info), effect)
+            found = await to_thread.run_sync(ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))
             post(SinkRead(effect.changefeed, effect.ts, found))
         except WeirError as failure:
+            self._read.discard(effect.changefeed)
             post(SinkRead(effect.changefeed, effect.ts, error=str(failure)))
+
+    def _ask_sink(self, feed: Feed, effect: ReadSink) -> tuple[TableRead, ...]:
+        try:
+            return _read_sink(feed, effect)
+        finally:
+            self._read.discard(effect.changefeed)
 
     def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
         feed = self._state.changefeeds.get(changefeed)

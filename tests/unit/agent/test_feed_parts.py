@@ -1,0 +1,74 @@
+"""The parts of one changefeed: a sink that never answers takes no thread that others need."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import anyio
+
+from agent.feed_parts import Feed, FeedParts
+from agent.ports import Executor, Sink
+from agent.sinks.blackhole import BlackholeSink
+from agent.sinks.uri import parse_sink_uri
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.records import ChangefeedConfig, Mode, SinkMode, TableRecord
+
+TABLE = TableRecord(table_id=1, schema_name="public", name="t")
+
+
+class SilentSink(BlackholeSink):
+    def __init__(self, asked: threading.Event, answer: threading.Event) -> None:
+        super().__init__(parse_sink_uri("blackhole://"), changefeed="f", mode=SinkMode.UPSERT)
+        self._asked, self._answer = asked, answer
+
+    def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
+        self._asked.set()
+        self._answer.wait()
+        return None
+
+
+class SilentFeed(Feed):
+    asked, answer = threading.Event(), threading.Event()
+
+    def open_sink(self) -> Sink:
+        return SilentSink(self.asked, self.answer)
+
+
+def parts_of(kind: type[Feed], directory: Path) -> FeedParts:
+    feed = kind(
+        id=ChangefeedId("feed"),
+        cluster="c",
+        namespace="default",
+        source_uri="postgresql://u@h/d",
+        sink_uri="blackhole://",
+        mode=Mode.ALL,
+        sink_mode=SinkMode.UPSERT,
+        config=ChangefeedConfig(),
+        start_ts=Ts(0),
+        log_uri=str(directory),
+        created=1,
+    )
+    client, nobody = MemoryClient(MemoryEtcd()), cast("Executor", None)
+    return FeedParts(feed, capture=CaptureId("a"), client=client, executor=nobody, checkpoint=lambda: Ts(0))
+
+
+@contextmanager
+def answering_at_last() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        SilentFeed.answer.set()
+
+
+async def test_a_sink_that_never_answers_delays_no_other_changefeed(tmp_path: Path) -> None:
+    silent, other = parts_of(SilentFeed, tmp_path), parts_of(Feed, tmp_path)
+    with answering_at_last(), anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            for number in range(100):
+                group.start_soon(silent.open_span, TABLE, TableSpan(1, number), Ts(5))
+            await anyio.to_thread.run_sync(SilentFeed.asked.wait)
+            assert (await other.open_span(TABLE, TableSpan(1), Ts(5))).checkpoint_ts == 5
+            group.cancel_scope.cancel()
