@@ -13,7 +13,9 @@ from agent import effects
 from agent.flusher import Join, Leave
 from agent.parts import Parts, SpanFlushed, SpanPosition
 from agent.references import Reference
+from reactor import failpoints
 from reactor.errors import WeirError
+from reactor.failpoints import Point
 from reactor.ids import TableSpan
 from reactor.messages import SpanCheckpoint
 from reactor.records import RunningError, TableRecord
@@ -61,11 +63,13 @@ class SpanWriter:
 
     async def _prepare(self, order: effects.PrepareSpan) -> None:
         self._position = await self._parts.open_span(self._table, self._span, order.checkpoint.checkpoint_ts)
+        failpoints.reach(Point.SPAN_OPENED)
         self._emit(effects.SpanPrepared(self._span))
 
     async def _run(self, order: effects.RunSpan) -> None:
         # the old writer has ended since the span was prepared, and may have come further before it did
         self._position = await self._parts.open_span(self._table, self._span, order.checkpoint_ts)
+        failpoints.reach(Point.SPAN_TOLD)
         await self._flusher.tell(Join(self._position))
         self._emit(effects.SpanRunning(self._span))
         self._emit(effects.SpanProgress(self._span, self._checkpoint))

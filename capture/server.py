@@ -25,7 +25,8 @@ from capture.cluster import Cluster
 from capture.config import ServerSettings, split_address
 from capture.directory import locked
 from capture.embedded import EmbeddedEtcd
-from capture.errors import PortInUseError
+from capture.errors import ConfigError, PortInUseError
+from reactor import failpoints
 
 _log = structlog.get_logger()
 _BACKLOG = 128
@@ -100,6 +101,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
 
     An error in the block, or of the member itself, stops everything at once and is raised as an exception group.
     """
+    _check_failpoints()
     if not settings.spark_master.startswith("sc://"):
         await to_thread.run_sync(find_java)
     with locked(settings.data_dir / "capture.lock", what="a capture"), _listener(settings.addr) as listener:
@@ -119,6 +121,15 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
                 yield member
                 await member.leave()
                 http.should_exit = True
+
+
+def _check_failpoints() -> None:
+    """:raises ConfigError: the variable asks for what there is not."""
+    try:
+        if points := failpoints.armed():
+            _log.warning("fail-points are armed", points=sorted(points))
+    except ValueError as error:
+        raise ConfigError(f"{failpoints.VARIABLE}: {error}") from error
 
 
 @contextmanager

@@ -17,7 +17,8 @@ WeirError                      every error Weir raises on purpose; ``code`` is s
 ├── ConflictError              a compared revision has moved; tick again (always retried by the worker)
 ├── IgnorePatchError           raised by a patch function to skip just that patch
 ├── ReactorFinishedError       a reactor is done; the worker commits what is pending and returns
-└── ProtocolError              a peer sent what this version cannot read
+├── ProtocolError              a peer sent what this version cannot read
+└── FailPointError             a test asked for it (retryable)
 """
 
 
@@ -111,3 +112,9 @@ class ReactorFinishedError(WeirError):
 
 class ProtocolError(WeirError):
     """A peer sent bytes that are not a message of this protocol."""
+
+
+class FailPointError(WeirError):
+    """A test asked for this error at a fail-point."""
+
+    retryable = True

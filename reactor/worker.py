@@ -24,10 +24,18 @@ from dataclasses import dataclass, replace
 import anyio
 import structlog
 
-from reactor import keys
-from reactor.client import Compare, EtcdClient, WatchBatch
+from reactor import failpoints, keys
+from reactor.client import Compare, EtcdClient, TxnResult, WatchBatch
 from reactor.effects import Answer, Commit, Perform, WakeAt
-from reactor.errors import ConflictError, EtcdError, EtcdUnreachableError, NotOwnerError, ReactorFinishedError
+from reactor.errors import (
+    ConflictError,
+    EtcdError,
+    EtcdUnreachableError,
+    FailPointError,
+    NotOwnerError,
+    ReactorFinishedError,
+)
+from reactor.failpoints import Point
 from reactor.pace import Pace
 from reactor.pending import Pending
 from reactor.protocol import Reactor
@@ -254,8 +262,8 @@ class EtcdWorker:
     async def _send(self, planned: Plan) -> None:
         self._session.check()
         try:
-            result = await self._client.txn(planned.txn.compares, planned.txn.operations)
-        except EtcdUnreachableError as error:
+            result = await self._ask(planned)
+        except (EtcdUnreachableError, FailPointError) as error:
             _log.warning("no answer to a transaction", error=str(error))
             self._pending.lost(planned)
             self._retry_at = anyio.current_time() + _RETRY_S
@@ -268,6 +276,20 @@ class EtcdWorker:
         self._count(commits=1)
         self._cursor.expect(result.revision)
         self._pending.committed(planned)
+
+    async def _ask(self, planned: Plan) -> TxnResult:
+        """One transaction. An error of the fail-point behind it is an answer that got lost."""
+        self._reach(planned, Point.OWNER_BEFORE_COMMIT, Point.OWNER_BEFORE_STATUS)
+        result = await self._client.txn(planned.txn.compares, planned.txn.operations)
+        self._reach(planned, Point.OWNER_AFTER_COMMIT, Point.OWNER_AFTER_STATUS)
+        return result
+
+    def _reach(self, planned: Plan, commit: Point, status: Point) -> None:
+        if self._owner_key is None or not failpoints.armed():
+            return
+        failpoints.reach(commit)
+        if any("/changefeed/status/" in key for key in planned.txn.writes):
+            failpoints.reach(status)
 
     def _report(self, planned: Plan) -> None:
         """Groups that can never commit: the next tick sees why, and decides anew."""

@@ -14,6 +14,8 @@ from agent.flush.task import run_flush
 from agent.log.reader import LogReader
 from agent.parts import Flushed, FlushLimits, SpanFlushed, SpanPosition
 from agent.ports import Executor, FlushResult, Sink
+from reactor import failpoints
+from reactor.failpoints import Point
 from reactor.ids import TableSpan, Ts
 from reactor.records import LogHead, RunningError, SinkMode
 
@@ -44,7 +46,9 @@ def flush(context: FlushContext, positions: Sequence[SpanPosition], limits: Flus
         tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
         name = f"flush {context.changefeed}: {', '.join(tables)}"
         written = context.executor.map(run_flush, plan.tasks, description=name)
+        failpoints.reach(Point.FLUSH_BEFORE_COMMIT)
         results = context.sink.commit(plan.tasks, written)
+        failpoints.reach(Point.FLUSH_AFTER_COMMIT)
     return Flushed(tuple(_outcomes(plan, results, limits.head)), plan.is_behind)
 
 

@@ -15,14 +15,18 @@ from agent.ports import Changes, FlushResult, FlushTask
 from agent.sinks import open_sink
 from agent.sources.postgres.decode import decode
 from agent.span_rows import keep_span
+from reactor import failpoints
 from reactor.errors import WeirError
+from reactor.failpoints import Point
 
 
 def run_flush(task: FlushTask) -> FlushResult:
     """Write one task's changes to the sink; see ``FlushResult`` for what is left to ``Sink.commit``."""
     try:
         sink = open_sink(task.sink_uri, changefeed=task.changefeed, mode=task.sink_mode)
-        return sink.write(task, read_changes(task))
+        written = sink.write(task, read_changes(task))
+        failpoints.reach(Point.FLUSH_WRITTEN)
+        return written
     except WeirError as error:
         return FlushResult(
             task.span,

@@ -25,7 +25,9 @@ from agent.sources.postgres.export import ExportedSnapshot
 from agent.sources.postgres.uri import Target, parse_uri
 from agent.units.dump_plan import DumpOrder
 from agent.units.manifest import DoneChunk, DoneChunks, Manifest, Plan, TablePlan
+from reactor import failpoints
 from reactor.errors import WeirError
+from reactor.failpoints import Point
 from reactor.ids import Ts
 
 _ATTEMPTS_MAX: Final = 3
@@ -159,6 +161,7 @@ class ChunkRun:
         )
         name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
         [files] = self._executor.map(stage_chunk, [task], description=name)
+        failpoints.reach(Point.DUMP_STAGED)
         return DoneChunk(table.record.table_id, table.generation, number, files)
 
     def _record(self, *, is_last: bool) -> None:

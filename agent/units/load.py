@@ -14,6 +14,8 @@ from agent.ports import Sink, StagedFile
 from agent.schema import TableSchema
 from agent.sources.postgres.types import arrow_schema
 from agent.units.manifest import read_manifest
+from reactor import failpoints
+from reactor.failpoints import Point
 from reactor.records import TableRecord
 
 _log = structlog.get_logger()
@@ -38,6 +40,7 @@ class LoadUnit:
         done = 0
         for record, schema, files in tables:
             await to_thread.run_sync(_load, self._sink, record, schema, files, abandon_on_cancel=True)
+            failpoints.reach(Point.LOAD_LOADED)
             done += sum(file.rows for file in files)
             _log.info("table loaded", table=schema.qualified_name, files=len(files), start_ts=record.start_ts)
             if self._on_progress is not None:

@@ -36,7 +36,9 @@ from agent.sources.postgres.resolver import TextFormNeeded, TypeResolver
 from agent.sources.postgres.slots import Names
 from agent.sources.postgres.stream import ReplicationStream
 from agent.units.intake import Intake
+from reactor import failpoints
 from reactor.errors import WeirError
+from reactor.failpoints import Point
 from reactor.ids import Ts
 from reactor.records import LogHead, TableRecord
 
@@ -201,6 +203,7 @@ class SyncUnit:
             async with receive:
                 async for cut in receive:
                     await self._append(cut, pool)
+                    failpoints.reach(Point.SYNC_MOVED)
                     intake.settled(self._writer.head.resolved_ts)
                     self._failure = None
                     await self._remove_old()
@@ -217,6 +220,7 @@ class SyncUnit:
             await self._writer.advance(cut.resolved_ts, resolved_time=cut.resolved_time)
             return
         written = await anyio.to_thread.run_sync(self._write, cut, pool)
+        failpoints.reach(Point.SYNC_WRITTEN)
         await self._writer.append(written, is_complete=cut.is_complete, resolved_time=cut.resolved_time)
         self._segments += 1
         self._rows += cut.rows

@@ -18,6 +18,7 @@ from capture.config import ServerSettings, load_server_settings
 from capture.embedded.places import free_port
 from capture.errors import ConfigError
 from capture.server import running
+from reactor import failpoints
 from reactor.errors import EtcdUnreachableError
 from tests.unit.capture.fakes import MemoryCluster, MemoryMember
 
@@ -162,6 +163,20 @@ def test_an_error_is_one_line_on_stderr(
     assert captured.err.startswith(message)
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+def test_unknown_fail_points_are_named_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_FAILPOINTS", "flush-before-commit=kill;flush=stop")
+    failpoints.armed.cache_clear()
+    log = str(tmp_path / "log")
+    assert main(["server", "--data-dir", str(tmp_path / "data"), "--log-file", log, "--addr", "127.0.0.1:0"]) == 1
+    failpoints.armed.cache_clear()
+    error = capsys.readouterr().err
+    assert error.startswith("error: WEIR_FAILPOINTS: no fail-point is called 'flush'; there are owner-before-commit, ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_config_file_reaches_the_server(tmp_path: Path, cluster: MemoryCluster) -> None:

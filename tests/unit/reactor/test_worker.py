@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
-from reactor import keys
+from reactor import failpoints, keys
 from reactor.client import Compare, Put, Target
 from reactor.effects import Answer, Commit, Effect, Log, WakeAt
 from reactor.errors import (
@@ -18,6 +18,7 @@ from reactor.errors import (
     ReactorFinishedError,
     SessionDoneError,
 )
+from reactor.ids import ChangefeedId
 from reactor.memory import Fault, MemoryClient, MemoryEtcd
 from reactor.patches import Patch, PatchGroup
 from reactor.session import Session, open_session
@@ -408,6 +409,38 @@ async def test_a_fenced_worker_cannot_write() -> None:
         await run_for(subject, 5)
         assert subject.server.revision == 1
         assert 5 <= subject.worker.statistics().conflicts <= 30
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("what", ["commit", "status"])
+async def test_the_owner_s_fail_points(when: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is passed by the owner only; an error there is a transaction without an answer, which takes effect once."""
+    trap = failpoints.Trap(failpoints.Action.ERROR, 3)
+    armed = {failpoints.Point(f"owner-{when}-{what}"): trap}
+    monkeypatch.setattr(failpoints, "armed", lambda: armed)
+    server, status = MemoryEtcd(), str(keys.StatusKey("c", "default", ChangefeedId("feed")))
+    owner_key = str(keys.OwnerKey("c", "1"))
+    server.txn([], [Put(owner_key, b"me")])
+
+    def decide(state: ClusterState, _inbox: Sequence[object], _now: float) -> Sequence[Effect]:
+        done = number(state)
+        if done == 6:
+            raise ReactorFinishedError
+        return [commit(add_one(), *([Patch(status, lambda _: b"%d" % done)] if done % 2 else []))]
+
+    async with bench(Script(decide), server=server) as processors:
+        await run_for(processors, 1)
+        assert processors.worker.statistics().commits == 6
+        server.txn([], [Put(N, b"0")])
+    async with bench(Script(decide), server=server, owner_key=owner_key) as owner:
+        started = anyio.current_time()
+        await owner.worker.run()
+        assert anyio.current_time() - started > 0.2
+        assert int(server.get_prefix(N).items[0].value) == 6
+        # one for each increment: the one without an answer was looked for and found, or done again
+        assert owner.worker.statistics().ticks == 6
+        assert owner.worker.statistics().commits == (6 if when == "before" else 5)
+    assert not trap.is_due()
 
 
 async def test_a_fault_that_no_retry_changes_ends_the_worker() -> None:
