@@ -20,6 +20,7 @@ from typing import Self
 import anyio
 import structlog
 
+from capture.changefeeds import Changefeeds
 from capture.config import ServerSettings
 from capture.door import Door
 from capture.life import Base, Life, live
@@ -33,6 +34,8 @@ from reactor.messages import Liveness
 from reactor.settings import TlsFiles
 
 _LIVES_BURST = 2
+_OWNER_TIMEOUT_S = 30.0
+_OWNER_LOOK_S = 0.05
 _LIFE_INTERVAL_S = 20.0
 
 _log = structlog.get_logger()
@@ -58,6 +61,7 @@ class Capture:
         self.works = works or build_works(settings)
         self._base = Base(settings, self.works, transport or TcpTransport())
         self.cluster = Door(self)
+        self.changefeeds = Changefeeds(self.cluster)
         self.life: Life | None = None
         self._connect = connect_etcd or _connect
         self._ready = anyio.Event()
@@ -98,7 +102,7 @@ class Capture:
     async def embedded(cls, directory: Path | str, **settings: object) -> AsyncIterator[Self]:
         """A capture with an etcd of its own below ``directory``, inside the caller's event loop; for notebooks.
 
-        ``async with Capture.embedded("weir-data") as capture: await capture.cluster.create(...)``
+        ``async with Capture.embedded("weir-data") as capture: await capture.changefeeds.create(...)``
         """
         from capture.config import load_server_settings
         from capture.server import running
@@ -106,6 +110,9 @@ class Capture:
         loaded = load_server_settings(**{"data_dir": Path(directory), "addr": "127.0.0.1:0"} | settings)
         async with running(loaded, new_member=cls) as member:
             assert isinstance(member, cls)
+            with anyio.fail_after(_OWNER_TIMEOUT_S):
+                while not (await member.cluster.health()).healthy:  # noqa: ASYNC110 - elected in a moment
+                    await anyio.sleep(_OWNER_LOOK_S)
             yield member
 
     async def _live_on(self, client: EtcdClient) -> None:
