@@ -3,7 +3,7 @@
 ``WEIR_FAILPOINTS="name=action[;name=action]"`` with the actions ``kill`` (SIGKILL to itself), ``stop`` (SIGSTOP) and
 ``error`` (a retryable error). Each is done once: when the point is reached for the first time, or with ``kill@3`` for
 the third. ``kill,when:/path`` waits for that file, and is done by whoever removes it: so a test can set up all captures
-of a cluster alike and choose the moment, and exactly one of them is hit.
+of a cluster alike and choose the moment, and exactly one of them is hit. A point may have several actions.
 
 All names are declared here, and ``tests/architecture`` sees that each is reached at one place. Executors of Spark
 inherit the variable; not all points are on their way. Nothing that only decides may reach a point (import-linter holds
@@ -87,7 +87,7 @@ class Trap:
 
 
 @cache
-def armed() -> Mapping[Point, Trap]:
+def armed() -> Mapping[Point, tuple[Trap, ...]]:
     """What the variable asked for when this was first called. :raises ValueError: it is malformed, in one line."""
     return parse(os.environ.get(VARIABLE, ""))
 
@@ -97,14 +97,18 @@ def reach(point: Point) -> None:
 
     :raises FailPointError: that is what was asked for.
     """
-    trap = armed().get(point)
-    if trap is not None and trap.is_due():
-        trap.spring(point)
+    for trap in armed().get(point, ()):
+        if trap.is_due():
+            trap.spring(point)
 
 
-def parse(text: str) -> dict[Point, Trap]:
+def parse(text: str) -> dict[Point, tuple[Trap, ...]]:
     """The value of the variable. :raises ValueError: an unknown name or action, in one line."""
-    return dict(_parse_one(item.strip()) for item in text.split(";") if item.strip())
+    found: dict[Point, tuple[Trap, ...]] = {}
+    for item in filter(None, map(str.strip, text.split(";"))):
+        point, trap = _parse_one(item)
+        found[point] = (*found.get(point, ()), trap)
+    return found
 
 
 def _parse_one(text: str) -> tuple[Point, Trap]:

@@ -9,13 +9,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+import psutil
 import psycopg
 
 from capture.client import Client
@@ -70,6 +71,15 @@ class Process:
     def is_running(self) -> bool:
         return self.child is not None and self.child.poll() is None
 
+    @property
+    def is_stopped(self) -> bool:
+        return self.is_running and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+
+    @property
+    def has_fallen(self) -> bool:
+        """It has died, or stands still."""
+        return self.child is not None and (self.is_stopped or not self.is_running)
+
 
 class Load:
     """A pgbench, and the next one when the database was away."""
@@ -87,10 +97,19 @@ class Load:
 
 
 class Bed:
-    """A context manager: everything is started and ends with the block."""
+    """A context manager: everything is started and ends with the block. ``environment``: for all captures."""
 
-    def __init__(self, directory: Path, *, captures: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        captures: int,
+        environment: Mapping[str, str] | None = None,
+        session_ttl_s: int = SESSION_TTL_S,
+    ) -> None:
         self.directory = directory
+        self.environment = dict(environment or {})
+        self.session_ttl_s = session_ttl_s
         self.etcd = EmbeddedEtcd(directory / "etcd")
         self.postgres = EmbeddedPostgres(directory / "postgres")
         self.processes = [
@@ -130,7 +149,7 @@ class Bed:
         command += ["--data-dir", str(process.data_dir), "--log-storage", str(self.directory / "log")]
         command += ["--secret-key-file", str(self._secret_key()), "--config", str(self._config())]
         with (self.directory / f"{process.name}.log").open("ab") as output:
-            process.child = children.spawn(command, output=output)
+            process.child = children.spawn(command, output=output, environment=self.environment)
 
     def kill(self, process: Process) -> None:
         """``kill -9``, also of one that is stopped."""
@@ -182,7 +201,7 @@ class Bed:
         """
         error: WeirError | None = None
         for process in self.processes:
-            if not process.is_running:
+            if not process.is_running or process.is_stopped:
                 continue
             try:
                 with Client(process.address, timeout_s=5.0) as client:
@@ -262,6 +281,6 @@ class Bed:
 
     def _config(self) -> Path:
         path = self.directory / "weir.toml"
-        settings = [f"session-ttl-seconds = {SESSION_TTL_S}", 'spark-master = "local[1]"']
+        settings = [f"session-ttl-seconds = {self.session_ttl_s}", 'spark-master = "local[1]"']
         path.write_text("\n".join([*settings, "[spark]", '"spark.driver.memory" = "512m"']))
         return path

@@ -6,21 +6,15 @@ and then compares both changefeeds with the source by its own reading of the Del
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
-import psycopg
-import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, QueryBuilder
 
 from reactor.records import SinkMode
-from tests.acceptance.bed import DATABASE, SESSION_TTL_S, Bed, Load
+from tests.acceptance.bed import SESSION_TTL_S, Bed, Load
+from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
 
-UPSERT, CHANGELOG = "upsert", "changelog"
-FEEDS = (UPSERT, CHANGELOG)
 SERVICE_TIMEOUT_S = SESSION_TTL_S + 5
 CATCH_UP_TIMEOUT_S = 90.0
 WARM_TRANSACTIONS = 200
@@ -116,46 +110,3 @@ def break_under_load(bed: Bed, fault: Callable[[Load], None], *, then: Callable[
     bed.wait_for("both changefeeds have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
     check_upsert(bed)
     check_changelog(bed)
-
-
-def follows(bed: Bed) -> Callable[[], bool]:
-    """Both changefeeds have what was committed before now."""
-    ts = bed.last_ts()
-    return lambda: all(bed.covers(feed, ts) for feed in FEEDS)
-
-
-def check_upsert(bed: Bed) -> None:
-    for table, columns in (("account", "id, balance, note"), ("audit", "id, account, delta"), ("item", "id, value")):
-        sql = f"SELECT {columns} FROM {{table}} ORDER BY id"
-        assert sink_rows(bed.lake(UPSERT), table, sql) == source_rows(bed, sql.format(table=table)), table
-
-
-def check_changelog(bed: Bed) -> None:
-    """Every transaction left one row in audit, and one update of an account: each must be there once."""
-    ids = [row[0] for row in source_rows(bed, "SELECT id FROM audit ORDER BY id")]
-    audit = changelog(bed, "audit")
-    inserted = audit.filter(pc.equal(audit["_change_type"], "insert"))
-    assert sorted(inserted["id"].to_pylist()) == ids
-    account = changelog(bed, "account")
-    updates = account.filter(pc.equal(account["_change_type"], "update_postimage"))
-    assert updates.num_rows == len(ids)
-    item = changelog(bed, "item")
-    kinds = {kind["values"]: kind["counts"] for kind in pc.value_counts(item["_change_type"]).to_pylist()}
-    assert kinds["insert"] - kinds.get("delete", 0) == source_rows(bed, "SELECT count(*) FROM item")[0][0]
-
-
-def changelog(bed: Bed, table: str) -> Any:
-    return DeltaTable(bed.lake(CHANGELOG) / "public" / table).to_pyarrow_table()
-
-
-def source_rows(bed: Bed, sql: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(bed.postgres.dsn(DATABASE)) as connection:
-        return list(connection.execute(sql.encode()))
-
-
-def sink_rows(lake: Path, table: str, sql: str) -> list[tuple[Any, ...]]:
-    """The table by delta-rs' own query engine: a reader that is not ours."""
-    delta = DeltaTable(lake / "public" / table)
-    found = QueryBuilder().register("t", delta).execute(sql.format(table="t")).read_all()
-    rows = [found.column(index).to_pylist() for index in range(found.num_columns)]
-    return list(zip(*rows, strict=True))

@@ -32,11 +32,11 @@ def arm(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def test_what_the_variable_says() -> None:
-    found = parse("flush-before-commit=kill; span-told=stop@3;dump-staged=error,when:/tmp/a,b;")
+    found = parse("flush-before-commit=kill; span-told=stop@3;dump-staged=error,when:/tmp/a,b;span-told=error;")
     assert found == {
-        Point.FLUSH_BEFORE_COMMIT: Trap(Action.KILL),
-        Point.SPAN_TOLD: Trap(Action.STOP, 3),
-        Point.DUMP_STAGED: Trap(Action.ERROR, 1, "/tmp/a,b"),
+        Point.FLUSH_BEFORE_COMMIT: (Trap(Action.KILL),),
+        Point.SPAN_TOLD: (Trap(Action.STOP, 3), Trap(Action.ERROR)),
+        Point.DUMP_STAGED: (Trap(Action.ERROR, 1, "/tmp/a,b"),),
     }
     assert parse("") == parse(" ; ") == {}
 

@@ -416,7 +416,7 @@ async def test_a_fenced_worker_cannot_write() -> None:
 async def test_the_owner_s_fail_points(when: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is passed by the owner only; an error there is a transaction without an answer, which takes effect once."""
     trap = failpoints.Trap(failpoints.Action.ERROR, 3)
-    armed = {failpoints.Point(f"owner-{when}-{what}"): trap}
+    armed = {failpoints.Point(f"owner-{when}-{what}"): (trap,)}
     monkeypatch.setattr(failpoints, "armed", lambda: armed)
     server, status = MemoryEtcd(), str(keys.StatusKey("c", "default", ChangefeedId("feed")))
     owner_key = str(keys.OwnerKey("c", "1"))

@@ -1,0 +1,59 @@
+"""What must hold whatever has happened: the upserted tables equal the source, the changelog has every change once.
+
+Both are read by delta-rs, a reader that is not ours.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+
+from tests.acceptance.bed import DATABASE, Bed
+
+UPSERT, CHANGELOG = "upsert", "changelog"
+FEEDS = (UPSERT, CHANGELOG)
+
+
+def follows(bed: Bed) -> Callable[[], bool]:
+    """Both changefeeds have what was committed before now."""
+    ts = bed.last_ts()
+    return lambda: all(bed.covers(feed, ts) for feed in FEEDS)
+
+
+def check_upsert(bed: Bed) -> None:
+    for table, columns in (("account", "id, balance, note"), ("audit", "id, account, delta"), ("item", "id, value")):
+        sql = f"SELECT {columns} FROM {{table}} ORDER BY id"
+        assert sink_rows(bed.lake(UPSERT), table, sql) == source_rows(bed, sql.format(table=table)), table
+
+
+def check_changelog(bed: Bed) -> None:
+    """Every transaction left one row in audit, and one update of an account: each must be there once."""
+    ids = [row[0] for row in source_rows(bed, "SELECT id FROM audit ORDER BY id")]
+    audit = changelog(bed, "audit")
+    inserted = audit.filter(pc.equal(audit["_change_type"], "insert"))
+    assert sorted(inserted["id"].to_pylist()) == ids
+    account = changelog(bed, "account")
+    updates = account.filter(pc.equal(account["_change_type"], "update_postimage"))
+    assert updates.num_rows == len(ids)
+    item = changelog(bed, "item")
+    kinds = {kind["values"]: kind["counts"] for kind in pc.value_counts(item["_change_type"]).to_pylist()}
+    assert kinds["insert"] - kinds.get("delete", 0) == source_rows(bed, "SELECT count(*) FROM item")[0][0]
+
+
+def changelog(bed: Bed, table: str) -> Any:
+    return DeltaTable(bed.lake(CHANGELOG) / "public" / table).to_pyarrow_table()
+
+
+def source_rows(bed: Bed, sql: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(bed.postgres.dsn(DATABASE)) as connection:
+        return list(connection.execute(sql.encode()))
+
+
+def sink_rows(lake: Path, table: str, sql: str) -> list[tuple[Any, ...]]:
+    delta = DeltaTable(lake / "public" / table)
+    found = QueryBuilder().register("t", delta).execute(sql.format(table="t")).read_all()
+    rows = [found.column(index).to_pylist() for index in range(found.num_columns)]
+    return list(zip(*rows, strict=True))
