@@ -99,3 +99,12 @@ def test_a_removed_changefeed_is_stopped() -> None:
     manager.tick(state, [], 0.0)
     state.update(str(keys.InfoKey("c", "default", FEED)), None, mod_revision=3)
     assert kinds([*manager.tick(state, [], 0.1)]) == [StopProcessor]
+
+
+def test_a_changefeed_that_is_gone_with_all_its_keys_is_stopped() -> None:
+    manager, state = processors(), state_of(feed())
+    manager.tick(state, [], 0.0)
+    state.update(str(keys.InfoKey("c", "default", FEED)), None, mod_revision=3)
+    state.update(str(keys.StatusKey("c", "default", FEED)), None, mod_revision=3)
+    assert state.changefeeds == {}
+    assert kinds([*manager.tick(state, [], 0.1)]) == [StopProcessor]

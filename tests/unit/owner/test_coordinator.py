@@ -2,9 +2,9 @@
 
 import pytest
 
-from owner.errors import MultiplePrimaryError
+from owner.errors import MultiplePrimaryError, SpanError
 from owner.scheduler.coordinator import Coordinator, Identity
-from owner.scheduler.replication import SetState
+from owner.scheduler.replication import Role, SetState
 from owner.settings import SchedulerSettings
 from reactor.effects import Send
 from reactor.ids import CaptureId, TableSpan, Ts
@@ -257,6 +257,16 @@ def test_lost_stop_answer_is_found_by_the_periodic_question() -> None:
     cluster.answer(B, status(SpanState.ABSENT, span=S2))
     cluster.settle()
     assert cluster.coordinator.sets[S2].primary is not None
+
+
+def test_what_does_not_fit_raises_also_when_a_capture_is_lost() -> None:
+    cluster = _started(A, B, C)
+    known = cluster.coordinator.sets[S1]
+    known.captures = {B: Role.SECONDARY, C: Role.SECONDARY}
+    known.state = SetState.COMMIT
+    cluster.captures = [A, C]
+    with pytest.raises(SpanError):
+        cluster.poll()
 
 
 def test_two_writers_in_the_first_answers_raise() -> None:

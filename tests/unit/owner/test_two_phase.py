@@ -160,6 +160,11 @@ class _Cluster:
             for span in sorted(self.processors[capture].writing)[:1]:
                 self.processors[capture].fail(span)
 
+    def move(self) -> None:
+        """A table to anybody."""
+        capture = self.random.choice(sorted(self.processors))
+        self.owner.move_table(self.random.choice(sorted(_TABLES)), capture)
+
     def wish(self) -> None:
         capture = self.random.choice(sorted(self.processors))
         match self.random.randrange(3):
@@ -204,3 +209,19 @@ def test_one_writer_always_and_all_spans_written_in_the_end(seed: int, steps: in
         if cluster.is_settled():
             return
     raise AssertionError("it does not settle")
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(0, 1 << 32))
+def test_moves_under_changing_owners_never_make_two_writers(seed: int) -> None:
+    """From a settled cluster, where moves really begin; executors are slow to stop, and no owner stays for long."""
+    cluster = _Cluster(Random(seed))
+    cluster.network.is_calm = True
+    while not cluster.is_settled():
+        for step in (cluster.poll, cluster.deliver, cluster.work):
+            step()
+    cluster.network.is_calm = False
+    chosen = [cluster.poll, cluster.deliver] * 8 + [cluster.work, cluster.move, cluster.change_owner]
+    for _ in range(150):
+        cluster.random.choice(chosen)()
+        cluster.check()
