@@ -4,13 +4,16 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check bench java clean
+.PHONY: help quickstart test check bench simulate java clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 NAME ?=
+SEEDS ?= 1000
+SEED ?=
+PLANTED ?=
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -34,6 +37,9 @@ check: $(INSTALLED) ## format, lint, types, layers
 bench: java ## all benchmarks with their peers, or one: NAME=...
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]' >&2
 	@$(PYTHON) -m benchmarks $(NAME) $(ARGS)
+
+simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its story: SEED=7, the planted bugs: PLANTED=1
+	@PYTHONHASHSEED=0 $(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(PLANTED),--planted,--seeds $(SEEDS)))
 
 clean: ## remove the venv and what tools have left
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

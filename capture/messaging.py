@@ -137,7 +137,7 @@ class Messenger:
     def set_peers(self, peers: Mapping[CaptureId, str]) -> None:
         """The members of the cluster and where they listen. Who is no longer in it is owed nothing any more."""
         others = {peer: address for peer, address in peers.items() if peer != self.capture_id}
-        for gone in self._links.keys() - others.keys():
+        for gone in sorted(self._links.keys() - others.keys()):
             self._links.pop(gone).close()
         for peer, address in others.items():
             if peer in self._links:

@@ -87,10 +87,10 @@ class Owner:
 
     def _meet(self, state: ClusterState) -> None:
         """Changefeeds come and go with their keys."""
-        for id in self.changefeeds.keys() - state.changefeeds.keys():
+        for id in sorted(self.changefeeds.keys() - state.changefeeds.keys()):
             del self.changefeeds[id]
         site = Site(self.capture, self.revision, state.cluster, state.namespace)
-        for id in state.changefeeds.keys() - self.changefeeds.keys():
+        for id in sorted(state.changefeeds.keys() - self.changefeeds.keys()):
             self.changefeeds[id] = Changefeed(id, site, self._settings, uniform_of(f"{self._seed}/{id}"))
 
     def _tick_changefeeds(

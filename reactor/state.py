@@ -97,7 +97,7 @@ class ClusterState:
     def load(self, snapshot: Snapshot) -> None:
         """Become ``snapshot``: keys that are not in it are gone."""
         present = {item.key for item in snapshot.items}
-        for key in self.raw.keys() - present:
+        for key in sorted(self.raw.keys() - present):
             self.update(key, None, mod_revision=snapshot.revision)
         for item in snapshot.items:
             if self.raw.get(item.key) != item:

@@ -204,7 +204,7 @@ class Coordinator:
     def _schedule(self, now: float) -> list[Order]:
         self.inflight.clear_finished(self.sets)
         wanted = self._wanted_spans()
-        for span in self.sets.keys() - set(wanted):
+        for span in sorted(self.sets.keys() - set(wanted)):
             if not self.sets[span].captures:
                 del self.sets[span]
         view = self._view(wanted)

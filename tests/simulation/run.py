@@ -125,9 +125,13 @@ def simulate(seed: int, *, stop_at_first: bool = True) -> Outcome:
 def _run(world: World, loop: SimulationLoop) -> Outcome:
     run: list[Run] = []
 
+    digest = ""
+
     async def main() -> None:
+        nonlocal digest
         run.append(Run(world))
         await run[0].play()
+        digest = world.digest()
         await world.end()
 
     try:
@@ -138,7 +142,7 @@ def _run(world: World, loop: SimulationLoop) -> Outcome:
     commits = sum(len(table.rows) for sink in world.outside.sinks.values() for table in sink.tables.values())
     return Outcome(
         seed=world.seed,
-        digest=world.digest(),
+        digest=digest or world.digest(),
         violations=tuple(world.violations),
         story=tuple(world.story),
         virtual_s=loop.time(),
