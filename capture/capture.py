@@ -85,7 +85,8 @@ class Capture:
 
     @property
     def liveness(self) -> Liveness:
-        return Liveness.STOPPING if self._leaving.is_set() else Liveness.ALIVE
+        is_drained = self.life is not None and self.life.host.is_leaving
+        return Liveness.STOPPING if is_drained or self._leaving.is_set() else Liveness.ALIVE
 
     async def ready(self) -> None:
         """Return when registered and able to answer ``cluster``."""
