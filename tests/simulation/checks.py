@@ -7,6 +7,7 @@
 - the owner: its spans of a table never overlap, and no changefeed fails for good
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from reactor import keys
 from reactor.client import Event
 from reactor.errors import InvalidKeyError
 from reactor.ids import ChangefeedId, TableSpan, Ts
-from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, UnitRecord
+from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, SyncPoint, UnitRecord
 from tests.simulation.outside import RowEvent, Sink, Upstream
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Checks:
                     self._on_head(key.changefeed, LogHead.decode(event.value, key=event.key))
                 case keys.UnitKey() if event.value is not None:
                     self._on_unit(key.changefeed, UnitRecord.decode(event.value, key=event.key))
+                case keys.SyncPointKey() if event.value is not None:
+                    self._on_sync_point(key.changefeed, SyncPoint.decode(event.value, key=event.key))
                 case keys.OwnerKey():
                     self._world.note(f"candidate {(event.value or b'gone').decode()[:6]}")
                 case keys.CaptureKey():
@@ -135,6 +138,17 @@ class Checks:
                 self._world.violate(
                     f"{id} claims {checkpoint_ts}, but table {table.table_id} changed at {last_ts} and is at {reached}"
                 )
+
+    def _on_sync_point(self, id: ChangefeedId, point: SyncPoint) -> None:
+        """What readers saw of each table was all up to the point's Ts, and nothing else (see ``read_sink``)."""
+        feed = self.feeds.get(id)
+        if feed is None:
+            return
+        self._world.note(f"{id} has a sync point at {point.ts}")
+        events = feed.upstream.between(Ts(0), point.ts)
+        wanted = Counter(str(event.table_id) for event in events)
+        if any(wanted[table] != int(rows) for table, rows in point.versions.items()):
+            self._world.violate(f"sync point of {id} at {point.ts} has {point.versions} rows instead of {dict(wanted)}")
 
     def _on_unit(self, id: ChangefeedId, record: UnitRecord) -> None:
         self._world.note(f"{id} {record.unit} {record.stage}, epoch {record.epoch}")

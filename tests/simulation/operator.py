@@ -99,7 +99,9 @@ class Operator:
             sink_uri=f"sim://sink{number}",
             mode=self._random.choice((Mode.ALL, Mode.INCREMENTAL)),
             target_ts=target_ts,
-            config=ChangefeedConfig(log_retention_seconds=_RETENTION_S),
+            config=ChangefeedConfig(
+                log_retention_seconds=_RETENTION_S, sync_point_interval_seconds=self._random.choice((0, 1, 5))
+            ),
         )
         while name not in world.checks.feeds:
             if node := self._owner():

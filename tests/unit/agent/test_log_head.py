@@ -8,14 +8,16 @@ from agent.errors import LogFencedError
 from agent.log.head import EtcdHeadStore, LogWriter, epoch_of
 from agent.log.segment import SegmentName
 from agent.ports import SegmentRef
+from reactor.client import Compare, Delete, Put, Target
 from reactor.errors import EtcdUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.keys import LogKey
+from reactor.keys import InfoKey, LogKey
 from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.records import Era, LogHead
 from tests.unit.agent.log_build import name
 
 _KEY = LogKey("c", "default", ChangefeedId("feed"), "main")
+_INFO = str(InfoKey("c", "default", ChangefeedId("feed")))
 
 
 class Outage:
@@ -177,3 +179,26 @@ async def test_forgetting_drops_eras_that_no_segment_needs() -> None:
     await log.forget(first_seq=3, removed_ts=Ts(20))
     assert [era.first_seq for era in stored(etcd).eras] == [3, 4]
     assert (stored(etcd).first_seq, stored(etcd).removed_ts) == (3, 20)
+
+
+async def test_a_log_shares_no_epoch_with_an_earlier_one_of_the_same_name() -> None:
+    etcd = MemoryEtcd()
+    log = LogWriter(EtcdHeadStore(MemoryClient(etcd), _KEY), capture=CaptureId("a"), epoch_floor=40)
+    await log.take_over(start_ts=Ts(0))
+    assert stored(etcd).epoch == 41
+    assert stored(etcd).eras == (Era(epoch=41, first_seq=1),)
+
+
+async def test_who_wrote_for_a_changefeed_that_is_gone_is_fenced_also_when_another_has_its_name() -> None:
+    etcd = MemoryEtcd()
+    created = etcd.txn([], [Put(_INFO, b"first")]).revision
+    life = Compare(_INFO, Target.CREATE_REVISION, created)
+    log = LogWriter(EtcdHeadStore(MemoryClient(etcd), _KEY, life=life), capture=CaptureId("a"))
+    await log.take_over(start_ts=Ts(5))
+    etcd.txn([], [Delete(_INFO), Delete(str(_KEY))])
+    with pytest.raises(LogFencedError, match="removed"):
+        await log.take_over(start_ts=Ts(5))
+    etcd.txn([], [Put(_INFO, b"second")])
+    with pytest.raises(LogFencedError, match="removed"):
+        await log.take_over(start_ts=Ts(5))
+    assert etcd.get(str(_KEY)) is None

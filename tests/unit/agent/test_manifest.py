@@ -72,3 +72,14 @@ def test_removal_takes_everything(manifest: Manifest) -> None:
     manifest.write_plan(_plan(1, generation=1))
     manifest.remove()
     assert manifest.read_plan() is None
+
+
+def test_epochs_have_more_digits_once_etcd_is_old(manifest: Manifest) -> None:
+    """Orders count from the owner's revision times 100,000: eleven digits after a few hours of a busy cluster."""
+    for epoch in (9_999_900_001, 10_000_000_001):
+        manifest.write_plan(_plan(epoch, generation=epoch))
+    manifest.write_done(10_000_000_001, 1, [_done(10_000_000_001, 0, "a")])
+    plan = manifest.read_plan()
+    assert plan is not None
+    assert plan.epoch == 10_000_000_001
+    assert list(manifest.read_done(plan)) == [(7, 0)]

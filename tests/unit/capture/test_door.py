@@ -1,0 +1,28 @@
+"""What the door does by itself, without the owner."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from capture.door import Door
+from capture.errors import ChangefeedExistsError
+from reactor.client import Delete, Put
+from reactor.ids import ChangefeedId
+from reactor.memory import MemoryClient, MemoryEtcd
+
+_INFO = "/weir/c/default/changefeed/info/feed1"
+
+
+async def test_a_changefeed_begins_at_an_epoch_that_none_of_its_name_has_had() -> None:
+    etcd = MemoryEtcd()
+    life: Any = SimpleNamespace(client=MemoryClient(etcd))
+    door = Door(SimpleNamespace(life=life))  # type: ignore[arg-type]
+    etcd.txn([], [Put(f"{_INFO}0", b"its id only begins alike")])
+    first = await door._check_absent(life, _INFO, ChangefeedId("feed1"))
+    etcd.txn([], [Put(_INFO, b"x")])
+    with pytest.raises(ChangefeedExistsError):
+        await door._check_absent(life, _INFO, ChangefeedId("feed1"))
+    etcd.txn([], [Put(_INFO, b"its epoch grows with it")])
+    etcd.txn([], [Delete(_INFO)])
+    assert await door._check_absent(life, _INFO, ChangefeedId("feed1")) > first + 2
