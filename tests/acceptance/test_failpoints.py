@@ -1,0 +1,180 @@
+"""Captures that die, or stand still and wake up, exactly between two steps: service goes on, no row is lost or doubled.
+
+All captures of the bed have all traps, each of which waits for a file; whoever reaches the point first after a test has
+made it takes the file and is the one that falls. The load runs all the time; the last test ends it and compares.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from reactor.errors import WeirError
+from reactor.failpoints import VARIABLE, Action, Point
+from reactor.records import SinkMode
+from tests.acceptance.bed import Bed, Load, Process
+from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(200)]
+
+SESSION_TTL_S = 5
+SERVICE_TIMEOUT_S = SESSION_TTL_S + 5
+REACH_TIMEOUT_S = 60.0
+CATCH_UP_TIMEOUT_S = 90.0
+
+Blow = tuple[Point, Action]
+KILL, STOP, ERROR = Action.KILL, Action.STOP, Action.ERROR
+#: passed all the time while changes flow
+BUSY = (
+    Point.OWNER_BEFORE_COMMIT,
+    Point.OWNER_AFTER_COMMIT,
+    Point.OWNER_BEFORE_STATUS,
+    Point.OWNER_AFTER_STATUS,
+    Point.SYNC_WRITTEN,
+    Point.SYNC_MOVED,
+    Point.FLUSH_BEFORE_COMMIT,
+    Point.FLUSH_AFTER_COMMIT,
+)
+
+
+class Ground:
+    """The bed with its traps, under load."""
+
+    def __init__(self, bed: Bed, traps: Path, load: Load) -> None:
+        self.bed = bed
+        self.load = load
+        self._traps = traps
+
+    def set(self, point: Point, action: Action) -> Path:
+        file = trap_file(self._traps, point, action)
+        file.touch()
+        return file
+
+    def strike(self, *blows: Blow, cause: Callable[[], object] = lambda: None) -> None:
+        """Let one capture fall for each blow; who is left goes on, and then they are told to come back."""
+        files = [self.set(point, action) for point, action in blows]
+        with suppress(WeirError):  # whoever is asked may be the one that falls
+            cause()
+        what = " and ".join(f"{action} at {point}" for point, action in blows)
+        wait = self.bed.wait_for
+        wait(what, lambda: not any(file.exists() for file in files), timeout_s=REACH_TIMEOUT_S)
+        wait(f"effect of {what}", lambda: len(self.fallen()) == len(blows), timeout_s=REACH_TIMEOUT_S)
+        wait(f"service after {what}", follows(self.bed), timeout_s=SERVICE_TIMEOUT_S)
+        left = len(self.bed.processes) - len(blows)
+        # who sleeps wakes up only after its lease is over
+        wait("their leases are over", lambda: len(self.bed.captures()) == left, timeout_s=SERVICE_TIMEOUT_S)
+        assert sorted(one.is_stopped for one in self.fallen()) == sorted(action is STOP for _, action in blows)
+        self.mend()
+
+    def fallen(self) -> list[Process]:
+        return [process for process in self.bed.processes if process.has_fallen]
+
+    def make_whole(self) -> None:
+        self.mend()
+        self.bed.wait_for("all captures are back", lambda: len(self.bed.captures()) == len(self.bed.processes))
+
+    def mend(self) -> None:
+        for process in self.fallen():
+            if process.is_stopped:
+                self.bed.proceed(process)
+            else:
+                self.bed.start(process)
+
+
+def trap_file(traps: Path, point: Point, action: Action) -> Path:
+    return traps / f"{point}-{action}"
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    traps = tmp_path_factory.mktemp("traps")
+    variable = ";".join(f"{p}={a},when:{trap_file(traps, p, a)}" for p in Point for a in Action)
+    directory = tmp_path_factory.mktemp("bed")
+    with Bed(directory, captures=3, environment={VARIABLE: variable}, session_ttl_s=SESSION_TTL_S) as bed:
+        bed.create_feed(UPSERT, SinkMode.UPSERT)
+        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
+        with bed.load() as load:
+            yield Ground(bed, traps, load)
+
+
+@pytest.fixture(autouse=True)
+def whole_again(ground: Ground) -> None:
+    ground.make_whole()
+
+
+@pytest.mark.parametrize(
+    "blow",
+    [
+        (Point.OWNER_BEFORE_COMMIT, STOP),
+        (Point.OWNER_AFTER_COMMIT, KILL),
+        (Point.OWNER_BEFORE_STATUS, KILL),
+        (Point.OWNER_AFTER_STATUS, STOP),
+    ],
+)
+def test_an_owner_falls(ground: Ground, blow: Blow) -> None:
+    ground.strike(blow)
+
+
+@pytest.mark.parametrize(
+    "blows",
+    [
+        [(Point.SYNC_WRITTEN, KILL), (Point.FLUSH_BEFORE_COMMIT, STOP)],
+        [(Point.SYNC_WRITTEN, STOP), (Point.FLUSH_BEFORE_COMMIT, KILL)],
+        [(Point.SYNC_MOVED, KILL), (Point.FLUSH_AFTER_COMMIT, STOP)],
+        [(Point.SYNC_MOVED, STOP), (Point.FLUSH_AFTER_COMMIT, KILL)],
+    ],
+)
+def test_two_of_three_fall_at_work(ground: Ground, blows: list[Blow]) -> None:
+    ground.strike(*blows)
+
+
+@pytest.mark.parametrize("action", [KILL, STOP])
+@pytest.mark.parametrize("point", [Point.SPAN_OPENED, Point.SPAN_TOLD])
+def test_a_capture_falls_while_a_table_moves_to_it(ground: Ground, point: Point, action: Action) -> None:
+    def move() -> None:
+        tables = ground.bed.ask(lambda client: client.tables(UPSERT))
+        holder = next(table.spans[0].capture for table in tables if table.table == "public.account")
+        there = next(view.id for view in ground.bed.captures() if view.id != holder)
+        ground.bed.ask(lambda client: client.move_table(UPSERT, "public.account", there))
+
+    ground.strike((point, action), cause=move)
+
+
+@pytest.mark.parametrize(("dump", "load", "remove"), [(KILL, STOP, KILL), (STOP, KILL, STOP)])
+def test_captures_fall_in_a_changefeed_s_first_and_last_steps(
+    ground: Ground, dump: Action, load: Action, remove: Action
+) -> None:
+    bed, name = ground.bed, f"short-{dump}"
+    # the next worker goes on with the dump, and the load follows it
+    ground.strike((Point.DUMP_STAGED, dump), (Point.LOAD_LOADED, load), cause=lambda: bed.create(name))
+    ts = bed.last_ts()
+    bed.wait_for(f"{name} follows", lambda: bed.covers(name, ts), timeout_s=CATCH_UP_TIMEOUT_S)
+    ground.make_whole()
+    ground.strike((Point.REMOVE_DROPPED, remove), cause=lambda: bed.ask(lambda client: client.remove(name)))
+    names = bed.execute("SELECT slot_name::text FROM pg_replication_slots")
+    assert not [slot for [slot] in names if "short" in str(slot)]
+    bed.wait_for(f"{name} is gone", lambda: name not in {view.id for view in bed.ask(lambda client: client.list())})
+
+
+def test_errors_pass(ground: Ground) -> None:
+    """Nobody falls: what failed is done again."""
+    files = [ground.set(point, ERROR) for point in (*BUSY, Point.FLUSH_WRITTEN)]
+    ground.bed.wait_for("all are reached", lambda: not any(file.exists() for file in files), timeout_s=REACH_TIMEOUT_S)
+    ground.bed.wait_for("service goes on", follows(ground.bed), timeout_s=SERVICE_TIMEOUT_S)
+    assert not ground.fallen()
+
+
+def test_an_executor_dies_in_mid_flush(ground: Ground) -> None:
+    file = ground.set(Point.FLUSH_WRITTEN, KILL)
+    ground.bed.wait_for("it is reached", lambda: not file.exists(), timeout_s=REACH_TIMEOUT_S)
+    ground.bed.wait_for("service goes on", follows(ground.bed), timeout_s=SERVICE_TIMEOUT_S)
+    assert not ground.fallen()
+
+
+def test_nothing_is_lost_or_doubled(ground: Ground) -> None:
+    """After all that."""
+    ground.load.stop()
+    ground.bed.wait_for("all have caught up", follows(ground.bed), timeout_s=CATCH_UP_TIMEOUT_S)
+    check_upsert(ground.bed)
+    check_changelog(ground.bed)
