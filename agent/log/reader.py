@@ -85,5 +85,6 @@ def _check_whole(head: LogHead, valid: list[SegmentName], directory: LogDirector
         first = valid[0].seq if valid else head.first_seq
         missing = next((seq for seq in range(first, head.last_seq + 1) if seq not in present), first)
         raise LogError(
-            f"segment {missing} of the change log in {directory} is missing; do all captures use the same log storage?"
+            f"segment {missing} of the change log in {directory} is missing or there twice; "
+            "do all captures use the same log storage?"
         )

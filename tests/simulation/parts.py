@@ -136,11 +136,16 @@ class SimulatedParts:
         writer = f"{self._capture[:6]}@{self._node.name}"
         try:
             if rows:
-                await self._ask(lambda: self._sink.commit(task.span, task.from_ts, task.to_ts, rows, writer))
+                await self._ask(lambda: self._commit(task, rows, writer))
         except WeirError as error:
             told = {"error": str(error), "error_code": error.code, "retryable": error.retryable}
             return FlushResult(task.span, task.from_ts, task.to_ts, **told)  # type: ignore[arg-type]
         return FlushResult(task.span, task.from_ts, task.to_ts, committed=bool(rows), rows=len(rows))
+
+    def _commit(self, task: FlushTask, rows: list[RowEvent], writer: str) -> None:
+        """The moment at which it counts who else writes."""
+        self._node.world.checks.look()
+        self._sink.commit(task.span, task.from_ts, task.to_ts, rows, writer)
 
     async def _look_again(self, span: SpanFlushed) -> SpanFlushed:
         """As ``agent.feed_parts`` does."""

@@ -92,3 +92,11 @@ def test_how_far_back_the_log_reaches(tmp_path: Path) -> None:
     at = head(last_seq=0, removed_ts=Ts(20))
     assert reader.reaches_back_to(at, Ts(20))
     assert not reader.reaches_back_to(at, Ts(19))
+
+
+def test_two_segments_of_one_number_and_epoch_are_an_error_that_names_it(tmp_path: Path) -> None:
+    place = directory(tmp_path)
+    put(place, name(1))
+    put(place, name(1, first=5, last=7))
+    with pytest.raises(LogError, match="segment 1 "):
+        LogReader(place).segments(head(last_seq=1), Ts(0), Ts(10))
