@@ -17,7 +17,8 @@ _INFO = "/weir/c/default/changefeed/info/feed1"
 async def test_a_changefeed_begins_at_an_epoch_that_none_of_its_name_has_had() -> None:
     etcd = MemoryEtcd()
     life: Any = SimpleNamespace(client=MemoryClient(etcd))
-    door = Door(SimpleNamespace(life=life))  # type: ignore[arg-type]
+    capture: Any = SimpleNamespace(life=life)
+    door = Door(capture)
     etcd.txn([], [Put(f"{_INFO}0", b"its id only begins alike")])
     first = await door._check_absent(life, _INFO, ChangefeedId("feed1"))
     etcd.txn([], [Put(_INFO, b"x")])
