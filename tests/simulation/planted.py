@@ -6,6 +6,7 @@ knows nothing of them.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -18,10 +19,12 @@ from agent.log.reader import LogReader
 from agent.units.records import UnitRecords
 from capture.door import Door
 from owner import watermark
+from owner.jobs import SinkRead
 from owner.scheduler import replication
 from owner.scheduler.replication import ReplicationSet, Role
+from owner.sync_points import SyncPoints
 from reactor import txn
-from reactor.ids import MAX_TS, CaptureId
+from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.messages import SpanState
 from reactor.pending import Pending
 from reactor.records import Era, LogHead
@@ -212,6 +215,17 @@ def give_a_second_life_the_log_of_the_first(stack: ExitStack) -> None:
     _replace(stack, LogWriter, "__init__", init)
 
 
+def record_a_sync_point_that_slipped(stack: ExitStack) -> None:
+    """What the sink's readers see is taken for what stood at the hold."""
+    original = SyncPoints.handle_read
+
+    def handle_read(self: SyncPoints, answer: SinkRead) -> None:
+        tables = tuple(replace(table, recorded_ts=Ts(0)) for table in answer.tables)
+        original(self, replace(answer, tables=tables))
+
+    _replace(stack, SyncPoints, "handle_read", handle_read)
+
+
 #: name → how to plant it
 PLANTED: dict[str, Callable[[ExitStack], None]] = {
     plant.__name__.replace("_", " "): plant
@@ -232,6 +246,7 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         remove_segments_that_are_needed,
         give_a_second_life_the_epochs_of_the_first,
         give_a_second_life_the_log_of_the_first,
+        record_a_sync_point_that_slipped,
     )
 }
 
