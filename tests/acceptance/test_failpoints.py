@@ -141,17 +141,14 @@ def test_a_capture_falls_while_a_table_moves_to_it(ground: Ground, point: Point,
     ground.strike((point, action), cause=move)
 
 
-@pytest.mark.parametrize(("dump", "load", "remove"), [(KILL, STOP, KILL), (STOP, KILL, STOP)])
-def test_captures_fall_in_a_changefeed_s_first_and_last_steps(
-    ground: Ground, dump: Action, load: Action, remove: Action
-) -> None:
-    bed, name = ground.bed, f"short-{dump}"
+def test_captures_fall_in_a_changefeed_s_first_and_last_steps(ground: Ground) -> None:
+    bed, name = ground.bed, "short"
     # the next worker goes on with the dump, and the load follows it
-    ground.strike((Point.DUMP_STAGED, dump), (Point.LOAD_LOADED, load), cause=lambda: bed.create(name))
+    ground.strike((Point.DUMP_STAGED, KILL), (Point.LOAD_LOADED, STOP), cause=lambda: bed.create(name))
     ts = bed.last_ts()
     bed.wait_for(f"{name} follows", lambda: bed.covers(name, ts), timeout_s=CATCH_UP_TIMEOUT_S)
     ground.make_whole()
-    ground.strike((Point.REMOVE_DROPPED, remove), cause=lambda: bed.ask(lambda client: client.remove(name)))
+    ground.strike((Point.REMOVE_DROPPED, KILL), cause=lambda: bed.ask(lambda client: client.remove(name)))
     names = bed.execute("SELECT slot_name::text FROM pg_replication_slots")
     assert not [slot for [slot] in names if "short" in str(slot)]
     bed.wait_for(f"{name} is gone", lambda: name not in {view.id for view in bed.ask(lambda client: client.list())})
