@@ -12,14 +12,13 @@ from tests.simulation.run import simulate
 #: seeds in a group: few enough that one failure does not hide many
 _GROUP = 10
 
-#: planted bug → a seed that finds it soon; the search over all seeds is ``make simulate PLANTED=1``
+#: planted bug → how many seeds it is looked for; most are found in the first ten. All: ``make simulate PLANTED=1``
 _CHEAP = {
-    "promote early": 5,
-    "ignore the logs epoch": 4,
-    "skip the barrier revision": 1,
-    "resume inside a transaction": 6,
-    "forget the from ts check": 8,
-    "state a checkpoint of some spans": 3,
+    "forget the from ts check": 30,
+    "promote early": 40,
+    "resume inside a transaction": 40,
+    "skip the barrier revision": 10,
+    "state a checkpoint of some spans": 20,
 }
 
 
@@ -54,8 +53,7 @@ def test_a_seed_goes_the_same_way_in_another_process() -> None:
 
 @pytest.mark.parametrize("name", sorted(_CHEAP))
 def test_a_planted_bug_is_found(name: str) -> None:
-    around = range(max(1, _CHEAP[name] - 2), _CHEAP[name] + 12)
-    assert first_seed_that_finds(name, around) is not None
+    assert first_seed_that_finds(name, range(1, _CHEAP[name] + 1)) is not None
 
 
 def test_every_cheap_bug_is_planted() -> None:
