@@ -34,7 +34,8 @@ class Node(Machine):
         self.capture: Capture | None = None
         self.is_wanted = False
         self._way: Way | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        #: a mapping, for its order: that of a set of tasks is not the same twice
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._starts = 0
 
     @property
@@ -88,8 +89,8 @@ class Node(Machine):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """A task of this machine, which dies with it."""
         task = self.world.spawn(work, self)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def in_thread(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` where a cancellation of the caller does not reach it."""

@@ -52,7 +52,8 @@ class World:
         self.checks = Checks(self)
         self.etcd.on_write = self.checks.on_write
         self.nodes: list[Node] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
+        #: a mapping, for its order: that of a set of tasks is not the same twice
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._is_over = False
 
     @property
@@ -79,7 +80,7 @@ class World:
     def spawn(self, work: Coroutine[Any, Any, None], machine: Node | None = None) -> "asyncio.Task[None]":
         """A task of a machine, or of the world."""
         task = self.loop.create_task(work, context=context_of(machine))
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._on_done)
         return task
 
@@ -128,7 +129,7 @@ class World:
             await anyio.sleep(1.0)
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None and not self._is_over:
             self.violate(f"a task crashed: {type(error).__name__}: {error}")
 
