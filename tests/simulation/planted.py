@@ -12,10 +12,10 @@ from unittest import mock
 
 import anyio
 
-from agent.agent import Agent
 from agent.log import head, retention
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
+from agent.parts import FlushLimits
 from agent.units.records import UnitRecords
 from capture.door import Door
 from owner import watermark
@@ -173,15 +173,9 @@ def state_a_checkpoint_of_some_spans(stack: ExitStack) -> None:
     _replace(stack, watermark, "covers", lambda tables, positions: True)
 
 
-def write_before_the_barrier_is_known(stack: ExitStack) -> None:
-    """No word of a barrier is taken for no barrier."""
-    original = Agent.__init__
-
-    def init(self: Agent, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.is_barrier_known = True
-
-    _replace(stack, Agent, "__init__", init)
+def write_past_the_barrier(stack: ExitStack) -> None:
+    """A flush goes as far as the log does."""
+    _replace(stack, FlushLimits, "target", lambda self, table_id: self.head.resolved_ts)
 
 
 def remove_segments_that_are_needed(stack: ExitStack) -> None:
@@ -242,7 +236,7 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         forget_the_from_ts_check,
         outlive_the_lease,
         state_a_checkpoint_of_some_spans,
-        write_before_the_barrier_is_known,
+        write_past_the_barrier,
         remove_segments_that_are_needed,
         give_a_second_life_the_epochs_of_the_first,
         give_a_second_life_the_log_of_the_first,
