@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check bench simulate java clean
+.PHONY: help quickstart test check bench simulate matrix java clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -40,6 +40,9 @@ bench: java ## all benchmarks with their peers, or one: NAME=...
 
 simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its story: SEED=7, the planted bugs: PLANTED=1
 	@PYTHONHASHSEED=0 $(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(PLANTED),--planted,--seeds $(SEEDS)))
+
+matrix: java ## captures fall at every fail-point, under load: six minutes on two cores
+	@$(PYTHON) -m pytest -m matrix $(ARGS)
 
 clean: ## remove the venv and what tools have left
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -16,7 +16,7 @@ from reactor.records import SinkMode
 from tests.acceptance.bed import Bed, Load, Process
 from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(200)]
 
 SESSION_TTL_S = 5
 SERVICE_TIMEOUT_S = SESSION_TTL_S + 5
