@@ -25,7 +25,7 @@ help: ## what can be made
 quickstart: java ## replicate a PostgreSQL under load into Delta tables, here and now
 	@exec $(PYTHON) -m capture quickstart $(ARGS)
 
-test: java ## all tests
+test: java ## all tests but the crash matrix
 	@$(PYTHON) -m pytest $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers
