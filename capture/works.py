@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 from anyio import CapacityLimiter, to_thread
 
+from agent import diff
 from agent.errors import LogStorageMismatchError, PositionLostError, SinkConfigError
 from agent.feed_parts import Feed, FeedParts
 from agent.log.storage import claim
@@ -170,8 +171,6 @@ class RealWorks:
             force_replicate=feed.config.force_replicate,
             sink_mode=feed.sink_mode,
         ).tables
-        from agent import diff
-
         found = diff.compare_tables(feed.source_uri, feed.sink_uri, tables, snapshot=snapshot.name)
         return [
             TableDiff(
@@ -241,7 +240,8 @@ class _RealLifeWorks:
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
         error = ""
         try:
-            await to_thread.run_sync(_drop, self._works.feed(effect.info), abandon_on_cancel=True)
+            if await self._is_still_there(effect.info):
+                await to_thread.run_sync(_drop, self._works.feed(effect.info), abandon_on_cancel=True)
             failpoints.reach(Point.REMOVE_DROPPED)
         except WeirError as failure:
             error = str(failure)
@@ -267,6 +267,12 @@ class _RealLifeWorks:
             return _read_sink(feed, effect)
         finally:
             self._read.discard(effect.changefeed)
+
+    async def _is_still_there(self, info: ChangefeedInfo) -> bool:
+        """A request that comes late, after another owner has cleaned up, must not meet a successor of the same name."""
+        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
+        item = await self._client.get(key)
+        return item is not None and ChangefeedInfo.decode(item.value, key=key).created_at == info.created_at
 
     def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
         feed = self._state.changefeeds.get(changefeed)

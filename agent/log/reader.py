@@ -39,10 +39,6 @@ class LogReader:
         end = bisect_right(valid, to_ts, key=lambda name: name.first_ts)
         return tuple(self._ref(name) for name in valid[start:end])
 
-    def all_segments(self, head: LogHead) -> list[SegmentName]:
-        """The names of the whole log, in order. :raises LogError: one is missing."""
-        return list(self._list(head))
-
     def reaches_back_to(self, head: LogHead, ts: Ts) -> bool:
         """Whether every event above ``ts`` is still there: asked before a changefeed is rewound."""
         return ts >= head.removed_ts
