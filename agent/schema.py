@@ -7,16 +7,27 @@ here, so that sinks and flush tasks never look at source type ids.
 
 import json
 from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
+
+
+class Dialect(StrEnum):
+    """Whose columns and events these are; MariaDB's are MySQL's where the events do not say otherwise."""
+
+    POSTGRESQL = "postgresql"
+    MYSQL = "mysql"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column.
 
-    ``type_id`` and ``modifier`` are the source's own (PostgreSQL: type oid and atttypmod); ``type_name`` is for
-    people. ``is_key`` says whether it belongs to the replica identity that updates and deletes carry.
+    ``type_id`` and ``modifier`` are the source's own (PostgreSQL: type oid and atttypmod; MySQL: field type and the
+    metadata word of a table map); ``type_name`` is for people. ``is_key`` says whether it belongs to the replica
+    identity that updates and deletes carry. MySQL only: ``is_unsigned``; ``collation`` (its number, 0 where the type
+    has none, 63 is binary); ``members`` of an enum or set, in order.
     """
 
     name: str
@@ -24,13 +35,17 @@ class Column:
     modifier: int
     type_name: str = ""
     is_key: bool = False
+    is_unsigned: bool = False
+    collation: int = 0
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
     """One version of one table.
 
-    ``replica_identity`` is PostgreSQL's letter: d (key), n (nothing), f (full), i (index).
+    ``replica_identity`` is PostgreSQL's letter: d (key), n (nothing), f (full), i (index). ``dialect`` says whose
+    types and events these are.
     """
 
     table_id: int
@@ -38,6 +53,7 @@ class TableSchema:
     name: str
     columns: tuple[Column, ...]
     replica_identity: str = "d"
+    dialect: Dialect = Dialect.POSTGRESQL
 
     @property
     def qualified_name(self) -> str:
@@ -48,13 +64,24 @@ class TableSchema:
         return tuple(column.name for column in self.columns if column.is_key)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        fields = asdict(self)
+        fields["columns"] = [_without_defaults(column) for column in fields["columns"]]
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "TableSchema":
         fields = json.loads(text)
-        columns = tuple(Column(**column) for column in fields.pop("columns"))
-        return cls(columns=columns, **fields)
+        columns = tuple(_column(column) for column in fields.pop("columns"))
+        dialect = Dialect(fields.pop("dialect", Dialect.POSTGRESQL))
+        return cls(columns=columns, dialect=dialect, **fields)
+
+
+def _without_defaults(column: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in column.items() if value or name in ("name", "type_id", "modifier")}
+
+
+def _column(fields: dict[str, Any]) -> Column:
+    return Column(**{**fields, "members": tuple(fields.get("members", ()))})
 
 
 #: Columns of every batch in the change log: commit Ts, ordinal inside the transaction, the event as the source sent it.

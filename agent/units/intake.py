@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from agent.errors import SourceUnreachableError
 from agent.settings import SyncSettings
-from agent.sources.postgres.arena import Arena, ArenaPool, Cut
+from agent.sources.arena import Arena, ArenaPool, Cut
 from agent.sources.postgres.stream import ReplicationStream
 from reactor.ids import Ts
 

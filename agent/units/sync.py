@@ -27,8 +27,8 @@ from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
 from agent.ports import SegmentRef
 from agent.settings import SyncSettings
+from agent.sources.arena import ArenaPool, Cut
 from agent.sources.postgres import slots
-from agent.sources.postgres.arena import ArenaPool, Cut
 from agent.sources.postgres.connection import Connection, connect
 from agent.sources.postgres.identity import read_identity
 from agent.sources.postgres.lsn import format_lsn

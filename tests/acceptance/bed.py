@@ -25,6 +25,7 @@ from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
 from capture.embedded.postgres import tool
 from reactor.errors import WeirError
 from reactor.records import FeedState, SinkMode, Unit
+from tests.acceptance.network import Host, Network
 
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ class Process:
     name: str
     address: str
     data_dir: Path
+    host: Host | None = None
     child: children.Child | None = None
 
     @property
@@ -97,7 +99,10 @@ class Load:
 
 
 class Bed:
-    """A context manager: everything is started and ends with the block. ``environment``: for all captures."""
+    """A context manager: everything is started and ends with the block. ``environment``: for all captures.
+
+    With a ``network`` every capture is on a host of its own, and etcd and PostgreSQL are reached through that.
+    """
 
     def __init__(
         self,
@@ -106,16 +111,14 @@ class Bed:
         captures: int,
         environment: Mapping[str, str] | None = None,
         session_ttl_s: int = SESSION_TTL_S,
+        network: Network | None = None,
     ) -> None:
         self.directory = directory
         self.environment = dict(environment or {})
         self.session_ttl_s = session_ttl_s
-        self.etcd = EmbeddedEtcd(directory / "etcd")
-        self.postgres = EmbeddedPostgres(directory / "postgres")
-        self.processes = [
-            Process(f"capture-{index}", f"127.0.0.1:{places.free_port()}", directory / f"capture-{index}")
-            for index in range(captures)
-        ]
+        self.etcd = EmbeddedEtcd(directory / "etcd", host=network.etcd if network else "127.0.0.1")
+        self.postgres = EmbeddedPostgres(directory / "postgres", host=network.postgres if network else "127.0.0.1")
+        self.processes = [self._process(f"capture-{index}", network) for index in range(captures)]
 
     def __enter__(self) -> Self:
         try:
@@ -145,7 +148,8 @@ class Bed:
     # Captures
 
     def start(self, process: Process) -> None:
-        command = [sys.executable, "-m", "capture", "server", "--etcd", self.etcd.url, "--addr", process.address]
+        command = process.host.inside if process.host else []
+        command += [sys.executable, "-m", "capture", "server", "--etcd", self.etcd.url, "--addr", process.address]
         command += ["--data-dir", str(process.data_dir), "--log-storage", str(self.directory / "log")]
         command += ["--secret-key-file", str(self._secret_key()), "--config", str(self._config())]
         with (self.directory / f"{process.name}.log").open("ab") as output:
@@ -270,6 +274,11 @@ class Bed:
         command += ["--file", str(self.directory / "load.sql")]
         with (self.directory / "pgbench.log").open("ab") as output:
             return children.spawn(command, output=output, environment=self.postgres.environment(DATABASE))
+
+    def _process(self, name: str, network: Network | None) -> Process:
+        host = network.hosts[name] if network else None
+        address = f"{host.address if host else '127.0.0.1'}:{places.free_port()}"
+        return Process(name, address, self.directory / name, host)
 
     def _secret_key(self) -> Path:
         from capture.secrets import new_key

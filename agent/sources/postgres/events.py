@@ -8,15 +8,14 @@ changes, and a table that gets a new version gets a new slot, so that all its ev
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import numpy as np
 
 from agent.schema import Column, TableSchema
-from agent.sources.postgres.split import ABSENT, UNWANTED, Ints, find
+from agent.sources.kernel import Ints
+from agent.sources.postgres.split import ABSENT, UNWANTED, find
+from agent.sources.postgres.wire import CLOCK_EPOCH
 
-#: PostgreSQL counts microseconds from here.
-_EPOCH_SECONDS = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp())
 _KEY_FLAG = 1
 
 
@@ -29,14 +28,9 @@ class Truncate:
     restart_identity: bool
 
 
-def unix_seconds(microseconds: int) -> float:
-    """Unix time of one of the server's timestamps; 0 stays 0 (not known)."""
-    return _EPOCH_SECONDS + microseconds / 1e6 if microseconds else 0.0
-
-
 def server_microseconds(seconds: float) -> int:
-    """The inverse of ``unix_seconds``."""
-    return int((seconds - _EPOCH_SECONDS) * 1e6)
+    """A Unix time as the server counts."""
+    return int(seconds * 1e6) - CLOCK_EPOCH
 
 
 def parse_relation(body: bytes) -> TableSchema:

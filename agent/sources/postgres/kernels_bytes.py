@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.postgres.wire import DATA, POSITIONS, kernel, value_length
+from agent.sources.kernel import DATA, kernel
+from agent.sources.postgres.wire import POSITIONS, value_length
 
 OFFSETS: Final = types.int32[::1]
 #: more than 2 GiB of one column in one batch

@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from agent.sources.kernel import DATA, kernel
 from agent.sources.postgres.kernels_bytes import OFFSETS, TOO_LARGE
-from agent.sources.postgres.wire import DATA, NULL, POSITIONS, kernel, read_i16, value_length
+from agent.sources.postgres.wire import NULL, POSITIONS, read_i16, value_length
 
 _HEADER_BYTES = 8
 _POSITIVE, _NEGATIVE, _NAN, _PLUS_INFINITY, _MINUS_INFINITY = 0x0000, 0x4000, 0xC000, 0xD000, 0xF000

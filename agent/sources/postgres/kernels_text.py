@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from agent.sources.kernel import DATA, kernel
 from agent.sources.postgres.kernels_fixed import (
     DATE_MAX,
     DATE_MIN,
@@ -18,7 +19,7 @@ from agent.sources.postgres.kernels_fixed import (
     TIMESTAMP_MIN_US,
 )
 from agent.sources.postgres.kernels_numeric import is_below_power, multiply_add, store
-from agent.sources.postgres.wire import DATA, NULL, PAIR, POSITIONS, kernel, value_length
+from agent.sources.postgres.wire import NULL, PAIR, POSITIONS, value_length
 
 _DAY_US = 86_400_000_000
 _MINUS, _PLUS, _POINT, _COLON, _SPACE = ord("-"), ord("+"), ord("."), ord(":"), ord(" ")

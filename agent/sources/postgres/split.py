@@ -3,7 +3,7 @@
 ``split`` walks one arena of raw bytes (backend messages as they came off the socket) and records for every row event
 its place, table, commit Ts and ordinal; Begin, Commit and keepalives it understands itself, so a million one-row
 transactions cost no Python object either. At anything rare (a Relation, a Truncate, an error of the server) it stops
-and lets its caller look. ``measure`` and ``gather`` then copy the events of each table together.
+and lets its caller look.
 
 What a message *means* beyond that is ``agent.sources.postgres.events``; who reads and who cuts is ``...stream``.
 
@@ -13,24 +13,20 @@ Message framing: ``'d' int32 length`` + ``'w' start end clock`` + a pgoutput mes
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from agent.sources.postgres.wire import DATA, kernel, read_i32, read_i64
-
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
+from agent.sources.kernel import DATA, Bytes, Ints, kernel
+from agent.sources.postgres.wire import CLOCK_EPOCH, read_i32, read_i64
 
 _INTS: Final = types.int64[::1]
 _ROWS: Final = types.int64[:, ::1]
-_OUT: Final = types.uint8[::1]
 
 # Cells of the state that ``split`` carries from call to call; all positions count from the arena's start.
 POS = 0  # the next message to look at
 ROWS = 1  # row events recorded
 IN_TXN = 2
 COMMIT_TS = 3  # of the open transaction
-COMMIT_TIME = 4  # of the open transaction, the server's microseconds
+COMMIT_TIME = 4  # of the open transaction, Unix microseconds
 SEQ = 5  # ordinal of the next event in the open transaction
 SKIPPING = 6  # the open transaction is at or below SKIP_UNTIL
 SKIP_UNTIL = 7  # everything up to this Ts is in the log already
@@ -78,7 +74,7 @@ def _begin(data: Bytes, body: int, state: Ints) -> int:
         return OUT_OF_ORDER
     state[IN_TXN] = 1
     state[COMMIT_TS] = commit_ts
-    state[COMMIT_TIME] = read_i64(data, body + 9)
+    state[COMMIT_TIME] = read_i64(data, body + 9) + CLOCK_EPOCH
     state[SEQ] = 0
     state[SKIPPING] = 1 if skipping else 0
     return 0
@@ -90,7 +86,7 @@ def _commit(data: Bytes, body: int, state: Ints) -> None:
     resolved = read_i64(data, body + 10) - 1
     if resolved > state[RESOLVED]:
         state[RESOLVED] = resolved
-        state[RESOLVED_TIME] = read_i64(data, body + 18)
+        state[RESOLVED_TIME] = read_i64(data, body + 18) + CLOCK_EPOCH
     state[IN_TXN] = 0
     state[SKIPPING] = 0
 
@@ -102,7 +98,7 @@ def _keepalive(data: Bytes, body: int, state: Ints) -> None:
     resolved = read_i64(data, body + 1) - 1
     if state[IN_TXN] == 0 and resolved >= state[RESOLVED]:
         state[RESOLVED] = resolved
-        state[RESOLVED_TIME] = read_i64(data, body + 9)
+        state[RESOLVED_TIME] = read_i64(data, body + 9) + CLOCK_EPOCH
 
 
 @kernel(types.int64(DATA, types.int64, types.int64, _INTS, _INTS, _INTS, _ROWS))
@@ -175,37 +171,6 @@ def split(data: Bytes, filled: int, state: Ints, keys: Ints, slots: Ints, rows: 
         if state[IN_TXN] == 0:
             state[DONE_POS] = end
             state[DONE_ROWS] = state[ROWS]
-
-
-@kernel(types.void(_ROWS, _INTS, _INTS))
-def measure(rows: Ints, counts: Ints, sizes: Ints) -> None:
-    """Events and bytes of each slot."""
-    for i in range(len(rows)):
-        slot = rows[i, 2]
-        counts[slot] += 1
-        sizes[slot] += rows[i, 1]
-
-
-@kernel(types.void(DATA, _ROWS, _INTS, _INTS, _INTS, _OUT, types.int64[:, ::1]))
-def gather(
-    data: Bytes, rows: Ints, next_row: Ints, next_byte: Ints, slot_byte: Ints, out: Bytes, columns: Ints
-) -> None:
-    """Copy every event behind the one before it of the same slot.
-
-    ``next_row`` and ``next_byte`` say where each slot goes on (and are moved); ``columns`` gets, by row: the end of
-    the event counted from its slot's first byte, commit Ts, ordinal, commit time.
-    """
-    for i in range(len(rows)):
-        # unsigned, so that LLVM sees a plain copy: an eighth of the time
-        source, length, slot = np.uint64(rows[i, 0]), np.uint64(rows[i, 1]), rows[i, 2]
-        target = np.uint64(next_byte[slot])
-        for k in range(length):
-            out[target + k] = data[source + k]
-        next_byte[slot] = np.int64(target + length)
-        row = next_row[slot]
-        next_row[slot] = row + 1
-        columns[0, row] = next_byte[slot] - slot_byte[slot]
-        columns[1, row], columns[2, row], columns[3, row] = rows[i, 3], rows[i, 4], rows[i, 5]
 
 
 def new_state(*, resolved: int) -> Any:

@@ -23,8 +23,8 @@ from agent.errors import (
     SourceUnreachableError,
 )
 from agent.schema import TableSchema
+from agent.sources.arena import Arena, Cut
 from agent.sources.postgres import events, split
-from agent.sources.postgres.arena import Arena, Cut
 from agent.sources.postgres.connection import Connection
 from agent.sources.postgres.events import Declarations
 from agent.sources.postgres.lsn import format_lsn
@@ -163,7 +163,7 @@ class ReplicationStream:
 
     @property
     def _resolved_time(self) -> float:
-        return events.unix_seconds(int(self._state[split.RESOLVED_TIME]))
+        return int(self._state[split.RESOLVED_TIME]) / 1e6
 
     def _receive(self, *, timeout_s: float) -> int:
         """Bytes put into the arena: what is there, up to a block."""

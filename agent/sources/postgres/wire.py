@@ -1,34 +1,28 @@
 """Big-endian reads for the kernels, and the types their signatures are made of.
 
-Every kernel is compiled for exactly one signature and kept in numba's cache, so that a fresh process (a Spark worker,
-say) loads machine code and compiles nothing. Offsets are unsigned inside the reads: numba then leaves out its
+Offsets are unsigned inside the reads: numba then leaves out its
 negative-index handling and LLVM turns four byte loads into one swapped word.
-
-The cache notices when the file of a kernel changes, not when a file does that the kernel took code or constants from:
-who changes this one removes ``__pycache__``.
 
 A *position* is the offset of a value's first byte; the four bytes before it are its length. ``NULL`` and
 ``UNCHANGED`` stand for values that are not there.
 """
 
-from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-#: read-only bytes; a writable array is accepted too
-DATA: Final = types.Array(types.uint8, 1, "C", readonly=True)
+from agent.sources.kernel import DATA, kernel
+
+#: PostgreSQL counts microseconds from 2000: what has to be added for Unix microseconds
+CLOCK_EPOCH: Final = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+
 POSITIONS: Final = types.int64[::1]
 PAIR: Final = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 NULL: Final = -1
 UNCHANGED: Final = -2
-
-
-def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``njit`` as all our kernels want it: cached, without the GIL, for the given signatures only."""
-    return njit(list(signatures), cache=True, nogil=True)
 
 
 @kernel(types.int64(DATA, types.int64))

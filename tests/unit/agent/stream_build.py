@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable
 
 from agent.schema import TableSchema
-from agent.sources.postgres.arena import Arena, ArenaPool, Cut
+from agent.sources.arena import Arena, ArenaPool, Cut
 from agent.sources.postgres.connection import Connection
 from agent.sources.postgres.stream import ReplicationStream
 from agent.sources.postgres.uri import Target

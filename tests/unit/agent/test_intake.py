@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from agent.errors import SourceError, SourceUnreachableError
 from agent.settings import SyncSettings
-from agent.sources.postgres.arena import ArenaPool, Cut
+from agent.sources.arena import ArenaPool, Cut
 from agent.units.intake import Intake
 from reactor.ids import Ts
 from tests.unit.agent.stream_build import Wire, begin, commit, keepalive, relation, row, stream_on

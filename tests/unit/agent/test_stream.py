@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import SnapshotLostByGCError, SourceUnreachableError
-from agent.sources.postgres.arena import ArenaPool, Cut
+from agent.sources.arena import ArenaPool, Cut
 from agent.sources.postgres.stream import ReplicationStream
 from tests.unit.agent.stream_build import (
     StreamedEvent,

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from agent.ports import TableBatch
 from agent.schema import LOG_BATCH, TableSchema
-from agent.sources.postgres import split
-from agent.sources.postgres.events import unix_seconds
-from agent.sources.postgres.split import Bytes, Ints
+from agent.sources import gather
+from agent.sources.kernel import Bytes, Ints
 from reactor.ids import Ts
 
 _ROW_CELLS = 6
@@ -28,7 +27,8 @@ _BYTES_PER_ROW = 64
 
 
 class Arena:
-    """One buffer. ``rows[:n]`` lines are (offset, length, slot, commit Ts, ordinal, commit time)."""
+    """One buffer. ``rows[:n]`` lines are (offset, length, slot, commit Ts, ordinal, commit time in Unix
+    microseconds)."""
 
     def __init__(self, bytes_limit: int) -> None:
         self.data: Bytes = np.empty(bytes_limit, np.uint8)
@@ -119,11 +119,11 @@ class Cut:
             return []
         lines = self.arena.rows[: self.rows]
         counts, sizes = np.zeros(len(self.schemas), np.int64), np.zeros(len(self.schemas), np.int64)
-        split.measure(lines, counts, sizes)
+        gather.measure(lines, counts, sizes)
         first_row, first_byte = np.cumsum(counts) - counts, np.cumsum(sizes) - sizes
         out = np.empty(int(sizes.sum()), np.uint8)
         columns = np.empty((4, self.rows), np.int64)
-        split.gather(self.arena.data, lines, first_row.copy(), first_byte.copy(), first_byte, out, columns)
+        gather.gather(self.arena.data, lines, first_row.copy(), first_byte.copy(), first_byte, out, columns)
         return [
             _table_batch(
                 self.schemas[slot],
@@ -142,4 +142,4 @@ def _table_batch(schema: TableSchema, columns: Ints, events: Bytes) -> TableBatc
         pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(events)]
     )
     batch = pa.RecordBatch.from_arrays([pa.array(commit_ts), pa.array(seq), event], schema=LOG_BATCH)
-    return TableBatch(schema, batch, unix_seconds(int(commit_time[-1])))
+    return TableBatch(schema, batch, int(commit_time[-1]) / 1e6)

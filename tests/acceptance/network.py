@@ -1,0 +1,156 @@
+"""A network of our own: every host a namespace, joined by a bridge, with cables that can be cut in one direction.
+
+    this process ──(etcd's, PostgreSQL's and our address)── bridge ── capture-0
+                                                              ├────── capture-1 …
+
+What a host sends to an address is lost when its neighbour entry there names a card that nobody has: no error comes
+back, as with a cable that is cut. What comes the other way is not touched. Namespaces are held by child processes that
+die with us, and everything in them goes with them.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Self
+
+from capture.embedded import children
+
+_NOWHERE = "02:00:00:00:00:01"
+_TOOLS = ("ip", "nsenter", "unshare")
+_READY = b"ready\n"
+#: the kernel takes a moment to remove what the network before has left
+_numbers = count()
+
+
+def missing() -> str:
+    """Why there can be no such network here; empty if there can."""
+    lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if lacking:
+        return f"{lacking[0]} is not installed (Debian: apt-get install iproute2 util-linux)"
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode != 0:
+        return "network namespaces need root"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """``inside``: what a command starts with to run there."""
+
+    name: str
+    address: str
+    holder: children.Child
+
+    @property
+    def inside(self) -> list[str]:
+        return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", "--"]
+
+    def lose(self, addresses: Iterable[str]) -> None:
+        """What is sent from here to one of ``addresses`` does not arrive."""
+        for address in addresses:
+            self._ip("neigh", "replace", address, "lladdr", _NOWHERE, "dev", self.name, "nud", "permanent")
+
+    def heal(self) -> None:
+        self._ip("neigh", "flush", "dev", self.name, "nud", "permanent")
+
+    def _ip(self, *arguments: str) -> None:
+        _run(*self.inside, "ip", *arguments)
+
+
+class Network:
+    """A context manager. ``etcd``, ``postgres`` and ``here`` are addresses of this process's own namespace."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._subnet = f"10.{random.randrange(200, 250)}.{random.randrange(1, 255)}"
+        self._names = tuple(names)
+        self._hub: Host | None = None
+        self.here, self.etcd, self.postgres = (f"{self._subnet}.{last}" for last in (1, 2, 3))
+        self.hosts: dict[str, Host] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._hub = Host("hub", "", _hold_namespace())
+            self._in_hub("link", "add", "bridge", "type", "bridge", "forward_delay", "0")
+            self._in_hub("link", "set", "bridge", "up")
+            self._join_here()
+            for number, name in enumerate(self._names):
+                self._join(name, f"{self._subnet}.{10 + number}")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for host in (*self.hosts.values(), self._hub):
+            if host is not None:
+                children.stop(host.holder, signal.SIGKILL)
+        self.hosts, self._hub = {}, None
+
+    def heal(self) -> None:
+        for host in self.hosts.values():
+            host.heal()
+
+    def peers_of(self, host: Host) -> list[Host]:
+        return [other for other in self.hosts.values() if other is not host]
+
+    def cut_from_etcd(self, host: Host) -> None:
+        """Its words do not reach etcd, and so no answer reaches it."""
+        host.lose([self.etcd])
+
+    def cut_from_peers(self, host: Host) -> None:
+        """Both ways."""
+        peers = self.peers_of(host)
+        host.lose(peer.address for peer in peers)
+        for peer in peers:
+            peer.lose([host.address])
+
+    def mute(self, host: Host) -> None:
+        """Nothing that it sends arrives anywhere; it goes on hearing."""
+        host.lose([self.here, self.etcd, self.postgres, *(peer.address for peer in self.peers_of(host))])
+
+    def _join_here(self) -> None:
+        assert self._hub is not None
+        device = f"weir{os.getpid()}n{next(_numbers)}"
+        _run("ip", "link", "add", device, "type", "veth", "peer", "name", "here", "netns", str(self._hub.holder.pid))
+        for address in (self.here, self.etcd, self.postgres):
+            _run("ip", "address", "add", f"{address}/24", "dev", device)
+        _run("ip", "link", "set", device, "up")
+        self._in_hub("link", "set", "here", "master", "bridge", "up")
+
+    def _join(self, name: str, address: str) -> None:
+        assert self._hub is not None
+        host = self.hosts[name] = Host(name, address, _hold_namespace())
+        target = ["peer", "name", name, "netns", str(host.holder.pid)]
+        self._in_hub("link", "add", name, "type", "veth", *target)
+        self._in_hub("link", "set", name, "master", "bridge", "up")
+        inside = [*host.inside, "ip"]
+        _run(*inside, "link", "set", "lo", "up")
+        _run(*inside, "address", "add", f"{address}/24", "dev", name)
+        _run(*inside, "link", "set", name, "up")
+
+    def _in_hub(self, *arguments: str) -> None:
+        assert self._hub is not None
+        _run(*self._hub.inside, "ip", *arguments)
+
+
+def _hold_namespace() -> children.Child:
+    """A process in a new network namespace, which is there when this returns."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as ready, open(writing, "wb") as output:
+        command = ["unshare", "--net", "sh", "-c", "echo ready; exec sleep infinity"]
+        child = children.spawn(command, output=subprocess.DEVNULL, stdout=output)
+        output.close()
+        assert ready.readline() == _READY, "no network namespace was made"
+    return child
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
