@@ -2,11 +2,13 @@
 
 Every message carries a ``Header``; the gate on the receiving side (``agent.gate``, ``owner.scheduler.coordinator``)
 refuses what comes from an older owner, another run of the processor, or another epoch of the changefeed
-(tiflow 1.1.1, 1.1.2). Bodies are frozen dataclasses of plain values; ``capture.frames`` gives them their bytes.
+(tiflow 1.1.1, 1.1.2). Bodies are frozen dataclasses of plain values, and what comes by the thousand in them is named
+tuples, which are made three times as fast; ``capture.frames`` gives them their bytes.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records import RunningError, Unit
@@ -42,14 +44,12 @@ class Header:
     changefeed_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpanCheckpoint:
+class SpanCheckpoint(NamedTuple):
     checkpoint_ts: Ts
     resolved_ts: Ts
 
 
-@dataclass(frozen=True, slots=True)
-class SpanStatus:
+class SpanStatus(NamedTuple):
     """One table span as its capture sees it. ``checkpoint_time``: commit time at the checkpoint, 0 when unknown."""
 
     span: TableSpan
