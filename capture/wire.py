@@ -10,8 +10,9 @@ A span is sent with its last key hash, not its end: ``KEY_SPACE`` itself is one 
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeVar
 
 from capture.errors import FrameError
@@ -40,6 +41,11 @@ from reactor.records import RunningError, Unit
 _INT_MAX = (1 << 63) - 1
 _STATES = tuple(SpanState)
 _EnumT = TypeVar("_EnumT", bound=StrEnum)
+
+# Named tuples from an iterable of their fields, without a call into Python for each.
+_new_span: Callable[[Iterable[Any]], TableSpan] = partial(tuple.__new__, TableSpan)
+_new_checkpoint: Callable[[Iterable[Any]], SpanCheckpoint] = partial(tuple.__new__, SpanCheckpoint)
+_new_status: Callable[[Iterable[Any]], SpanStatus] = partial(tuple.__new__, SpanStatus)
 
 
 class UnknownBodyError(FrameError):
@@ -153,26 +159,22 @@ def _spans(rows: object) -> tuple[TableSpan, ...]:
     return tuple(_build_spans(*columns)) if columns else ()
 
 
-def _build_spans(ids: Sequence[Any], starts: Sequence[Any], lasts: Sequence[Any]) -> Iterable[TableSpan]:
+def _build_spans(ids: Sequence[Any], starts: Sequence[Any], lasts: Sequence[Any]) -> Iterator[TableSpan]:
     _check_integers(ids, _INT_MAX)
     _check_integers(starts, KEY_SPACE - 1)
     _check_integers(lasts, KEY_SPACE - 1)
     if not all(map(operator.le, starts, lasts)):
         raise FrameError("expected spans that start before they end")
-    return map(TableSpan, ids, starts, [last + 1 for last in lasts])
+    # nearly all spans end where the key space does: one number for all of them instead of one each
+    ends = [KEY_SPACE if last == KEY_SPACE - 1 else last + 1 for last in lasts]
+    return map(_new_span, zip(ids, starts, ends, strict=True))
 
 
-def _status_row(status: SpanStatus) -> tuple[object, ...]:
-    span, at = status.span, status.checkpoint
-    return (
-        span.table_id,
-        span.start,
-        span.end - 1,
-        status.state,
-        at.checkpoint_ts,
-        at.resolved_ts,
-        status.checkpoint_time,
-    )
+def _status_rows(statuses: Iterable[SpanStatus]) -> list[tuple[object, ...]]:
+    return [
+        (table_id, start, end - 1, state, checkpoint_ts, resolved_ts, time)
+        for (table_id, start, end), state, (checkpoint_ts, resolved_ts), time in statuses
+    ]
 
 
 def _statuses(rows: object) -> tuple[SpanStatus, ...]:
@@ -185,15 +187,9 @@ def _statuses(rows: object) -> tuple[SpanStatus, ...]:
     _check_integers(resolved, MAX_TS)
     if not set(map(type, times)) <= {float, int} or not all(map(math.isfinite, times)):
         raise FrameError("expected commit times in seconds")
-    return tuple(
-        map(
-            SpanStatus,
-            _build_spans(ids, starts, lasts),
-            map(_STATES.__getitem__, states),
-            map(SpanCheckpoint, checkpoints, resolved),
-            map(float, times),
-        )
-    )
+    spans, at = _build_spans(ids, starts, lasts), map(_new_checkpoint, zip(checkpoints, resolved, strict=True))
+    fields_of_each = zip(spans, map(_STATES.__getitem__, states), at, map(float, times), strict=True)
+    return tuple(map(_new_status, fields_of_each))
 
 
 def _status(row: object) -> SpanStatus:
@@ -232,7 +228,7 @@ def _checkpoint(row: object) -> SpanCheckpoint:
 
 def _heartbeat_row(body: Heartbeat) -> tuple[object, ...]:
     barrier = (body.barrier.global_ts, body.barrier.tables)
-    return [_span_row(span) for span in body.spans], body.is_stopping, barrier
+    return [(id, start, end - 1) for id, start, end in body.spans], body.is_stopping, barrier
 
 
 def _heartbeat(row: object) -> Heartbeat:
@@ -248,7 +244,7 @@ def _barrier(row: object) -> Barrier:
 
 def _response_row(body: HeartbeatResponse) -> tuple[object, ...]:
     worker = None if body.worker is None else _worker_row(body.worker)
-    return [_status_row(status) for status in body.statuses], body.liveness, worker, body.rows_flushed
+    return _status_rows(body.statuses), body.liveness, worker, body.rows_flushed
 
 
 def _response(row: object) -> HeartbeatResponse:
@@ -327,7 +323,7 @@ _WRITERS: dict[type, tuple[int, Callable[[Any], tuple[object, ...]]]] = {
     HeartbeatResponse: (2, _response_row),
     AddSpan: (3, _add_row),
     RemoveSpan: (4, lambda body: (_span_row(body.span),)),
-    DispatchResponse: (5, lambda body: (_status_row(body.status),)),
+    DispatchResponse: (5, lambda body: _status_rows([body.status])),
     StartWorker: (6, lambda body: (body.source, body.unit, body.epoch)),
     StopWorker: (7, lambda body: (body.source, body.epoch)),
 }
