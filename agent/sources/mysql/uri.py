@@ -1,0 +1,123 @@
+"""The source URI of MySQL and MariaDB, read: ``mysql://user:pw@host:port/db?ssl-mode=...`` (or ``mariadb://``).
+
+Parameters are spelt as the ``mysql`` client spells its options. The database is where unqualified names would be looked
+up; replication covers the whole server, so it may be left out. A password can also be named instead of written:
+``?password=env:NAME`` or ``?password=file:/path``; such a reference is resolved here, at the last moment, and never
+stored resolved. ``str(target)`` is what errors show: host, port and database, no user, no secret.
+"""
+
+import os
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from agent.errors import SourceConfigError
+
+_SCHEMES = ("mysql", "mariadb")
+_PARAMETERS = frozenset({"ssl-mode", "ssl-ca", "password", "user", "host", "port", "socket", "connect-timeout"})
+_PORT = 3306
+
+
+class SslMode(StrEnum):
+    """What TLS must give; the words are those of ``mysql --ssl-mode``, in small letters."""
+
+    DISABLED = "disabled"
+    #: encrypted where the server can
+    PREFERRED = "preferred"
+    REQUIRED = "required"
+    #: and the certificate is signed by an authority that is trusted
+    VERIFY_CA = "verify_ca"
+    #: and it is the host's
+    VERIFY_IDENTITY = "verify_identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to connect and as whom."""
+
+    host: str
+    port: int
+    user: str
+    #: the default database; empty = none
+    database: str = ""
+    password: str = field(default="", repr=False)
+    ssl_mode: SslMode = SslMode.PREFERRED
+    #: PEM file of the trusted authorities; empty = those of the system
+    ssl_ca: str = ""
+    #: path of the server's Unix socket; empty = TCP
+    socket: str = ""
+    connect_timeout_s: int = 10
+
+    def __str__(self) -> str:
+        place = self.socket or f"{self.host}:{self.port}"
+        return f"mysql://{place}/{self.database}" if self.database else f"mysql://{place}"
+
+
+def parse_uri(uri: str) -> Target:
+    """:raises SourceConfigError: malformed; the text never repeats the URI, since it may hold a password."""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        raise SourceConfigError("the source URI is malformed; write mysql://user:password@host:port/db") from None
+    if parts.scheme not in _SCHEMES:
+        raise SourceConfigError(
+            f"{parts.scheme or 'no'} scheme in the source URI; MySQL's and MariaDB's are mysql:// and mariadb://"
+        )
+    options = _options(parts.query)
+    user = options.get("user") or unquote(parts.username or "")
+    if not user:
+        raise SourceConfigError("the source URI names no user; write mysql://user:password@host:port/db")
+    return Target(
+        host=options.get("host") or unquote(parts.hostname or "") or "localhost",
+        port=_number(options, "port", port or _PORT),
+        user=user,
+        database=unquote(parts.path.lstrip("/")),
+        password=_password(options.get("password"), unquote(parts.password or "")),
+        ssl_mode=_ssl_mode(options),
+        ssl_ca=options.get("ssl-ca", ""),
+        socket=options.get("socket", ""),
+        connect_timeout_s=_number(options, "connect-timeout", 10),
+    )
+
+
+def _options(query: str) -> dict[str, str]:
+    """``ssl_mode`` and ``ssl-mode`` are the same option, as the server's own programs have it."""
+    options = {name.replace("_", "-"): value for name, value in parse_qsl(query, keep_blank_values=True)}
+    if unknown := sorted(options.keys() - _PARAMETERS):
+        raise SourceConfigError(
+            f"the source URI has the unknown parameter {unknown[0]!r}; known are {', '.join(sorted(_PARAMETERS))}"
+        )
+    return options
+
+
+def _number(options: dict[str, str], name: str, default: int) -> int:
+    text = options.get(name, "")
+    if text and not text.isdecimal():
+        raise SourceConfigError(f"{name} {text!r} of the source URI is not a number")
+    return int(text) if text else default
+
+
+def _ssl_mode(options: dict[str, str]) -> SslMode:
+    mode = options.get("ssl-mode", SslMode.PREFERRED).lower().replace("-", "_")
+    try:
+        return SslMode(mode)
+    except ValueError:
+        raise SourceConfigError(f"ssl-mode {mode!r} is not known; use one of {', '.join(SslMode)}") from None
+
+
+def _password(reference: str | None, inline: str) -> str:
+    if reference is None:
+        return inline
+    scheme, separator, rest = reference.partition(":")
+    if separator and scheme == "env":
+        if rest not in os.environ:
+            raise SourceConfigError(f"the source URI takes its password from the variable {rest}, which is not set")
+        return os.environ[rest]
+    if separator and scheme == "file":
+        try:
+            return Path(rest).read_text().rstrip("\r\n")
+        except OSError as error:
+            raise SourceConfigError(f"the password file {rest} cannot be read; check path and permissions") from error
+    return reference
