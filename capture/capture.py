@@ -11,6 +11,7 @@ When any part of a life ends, all of it is cancelled at once: what still runs in
 and the log's epoch (tiflow 1.2; DESIGN 5.4). Spark and the HTTP API outlive lives: they belong to the process.
 """
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -37,6 +38,8 @@ _LIVES_BURST = 2
 _OWNER_TIMEOUT_S = 30.0
 _OWNER_LOOK_S = 0.05
 _LIFE_INTERVAL_S = 20.0
+#: between two attempts at a life; while etcd is away they end before anybody has seen them
+_ATTEMPT_INTERVAL_S = 1.0
 
 _log = structlog.get_logger()
 
@@ -67,21 +70,28 @@ class Capture:
         self._ready = anyio.Event()
         self._leaving = anyio.Event()
         self._lives: deque[float] = deque(maxlen=_LIVES_BURST)
+        self._tried_at = -math.inf
 
     async def run(self) -> None:
         """Be a member until ``leave``; when cancelled, stop at once.
 
         :raises WeirError: it cannot start (etcd unreachable, no Java, foreign log storage), or failed for good.
         """
-        client = await self._connect(self.settings)
-        try:
-            # who cannot move rows does not join: the first flush after a fail-over must not wait for a JVM
-            await self.works.start(client)
-            await self._live_on(client)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self.works.stop()
-                await client.close()
+        # in a task below the caller's: what asyncio's own ``cancel`` tells a task once, a scope tells those below it
+        # until they end. A life that is just being lost would forget it for its error, and the capture would go on
+        failure: Exception | None = None
+
+        async def work() -> None:
+            nonlocal failure
+            try:
+                await self._work()
+            except Exception as error:
+                failure = error  # kept out of the task group, which would wrap it
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work, name="capture")
+        if failure is not None:
+            raise failure
 
     @property
     def liveness(self) -> Liveness:
@@ -116,6 +126,17 @@ class Capture:
                     await anyio.sleep(_OWNER_LOOK_S)
             yield member
 
+    async def _work(self) -> None:
+        client = await self._connect(self.settings)
+        try:
+            # who cannot move rows does not join: the first flush after a fail-over must not wait for a JVM
+            await self.works.start(client)
+            await self._live_on(client)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.works.stop()
+                await client.close()
+
     async def _live_on(self, client: EtcdClient) -> None:
         """One life after the other, until told to leave."""
         while not self._leaving.is_set():
@@ -124,6 +145,7 @@ class Capture:
                 return
             try:
                 async with live(self._base, client) as life:
+                    self._lives.append(anyio.current_time())
                     self.life = life
                     self._ready.set()
                     if not self._leaving.is_set():  # it may have been told while this life began
@@ -139,11 +161,12 @@ class Capture:
 
     async def _wait_turn(self) -> None:
         """A capture that keeps losing its session must not flood the cluster with new members."""
-        now = anyio.current_time()
+        not_before = self._tried_at + _ATTEMPT_INTERVAL_S
         if len(self._lives) == _LIVES_BURST:
-            with anyio.move_on_after(max(0.0, self._lives[0] + _LIFE_INTERVAL_S - now)):
-                await self._leaving.wait()
-        self._lives.append(anyio.current_time())
+            not_before = max(not_before, self._lives[0] + _LIFE_INTERVAL_S)
+        with anyio.move_on_at(not_before):
+            await self._leaving.wait()
+        self._tried_at = anyio.current_time()
 
 
 async def _connect(settings: ServerSettings) -> EtcdClient:

@@ -133,7 +133,8 @@ async def _parts(base: Base, client: EtcdClient, session: Session, settings: Rea
             yield Life(info, client=client, state=state, seat=seat, host=host)
         finally:
             tasks.cancel_scope.cancel()
-            await _unregister(client, key)
+            if not session.is_done:  # else etcd does it, and may not even be there to be told
+                await _unregister(client, key)
 
 
 def _info(base: Base, capture_id: CaptureId, peer_address: str) -> CaptureInfo:

@@ -79,6 +79,7 @@ class Session:
             while not self.is_done:
                 await anyio.sleep(min(self._ttl_s / 3, self._remaining_s))
                 await self._renew()
+            _log.warning("lease not renewed in time", lease=f"{self.lease:x}")
         except LeaseExpiredError:
             _log.warning("lease expired", lease=f"{self.lease:x}")
         finally:

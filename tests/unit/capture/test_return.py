@@ -1,0 +1,56 @@
+"""A capture whose etcd was away for long: it is a member again soon after, and does not flood the cluster either."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from capture.capture import Capture
+from reactor.memory import MemoryClient, MemoryEtcd
+from tests.unit.capture.test_capture import capture_of
+from tests.unit.reactor.test_session import Silence
+
+pytestmark = pytest.mark.looptime
+
+EVERYTHING = ("get", "get_prefix", "put", "delete", "txn", "grant", "revoke", "keep_alive")
+
+
+async def next_life(capture: Capture) -> None:
+    while capture.life is None:  # noqa: ASYNC110 - virtual time jumps
+        await anyio.sleep(0.05)
+
+
+async def test_it_is_back_within_two_seconds_after_etcd_is(tmp_path: Path) -> None:
+    """Attempts that nobody has seen do not count as lives."""
+    cut = Silence(*EVERYTHING)
+    capture = capture_of(MemoryClient(MemoryEtcd(), fault=cut), tmp_path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(capture.run)
+        await capture.ready()
+        cut.is_on = True
+        await anyio.sleep(100)
+        assert capture.life is None
+        cut.is_on = False
+        healed = anyio.current_time()
+        await next_life(capture)
+        assert anyio.current_time() - healed < 2.0
+        await capture.leave()
+
+
+async def test_the_third_life_in_a_row_waits(tmp_path: Path) -> None:
+    etcd = MemoryEtcd()
+    capture = capture_of(MemoryClient(etcd), tmp_path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(capture.run)
+        await capture.ready()
+        started = anyio.current_time()
+        for _ in range(2):
+            await next_life(capture)
+            life = capture.life
+            for lease in list(etcd._leases):
+                etcd.revoke(lease)
+            while capture.life is life:  # noqa: ASYNC110 - virtual time jumps
+                await anyio.sleep(0.05)
+        await next_life(capture)
+        assert anyio.current_time() - started >= 20.0 - 0.1
+        await capture.leave()
