@@ -11,6 +11,7 @@
 /weir/{cluster}/{namespace}/log/{changefeed}/{source}       LogHead
 /weir/{cluster}/{namespace}/ddl/{changefeed}/{ts}           DdlRecord
 /weir/{cluster}/{namespace}/sync-point/{changefeed}/{ts}    SyncPoint
+/weir/{cluster}/{namespace}/cut/{changefeed}/{table}        TableCut
 """
 
 from dataclasses import dataclass
@@ -151,6 +152,17 @@ class SyncPointKey:
         return f"{ROOT}/{self.cluster}/{self.namespace}/sync-point/{self.changefeed}/{self.ts}"
 
 
+@dataclass(frozen=True, slots=True)
+class CutKey:
+    cluster: str
+    namespace: str
+    changefeed: ChangefeedId
+    table_id: int
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/cut/{self.changefeed}/{self.table_id}"
+
+
 Key = (
     OwnerKey
     | CaptureKey
@@ -164,6 +176,7 @@ Key = (
     | LogKey
     | DdlKey
     | SyncPointKey
+    | CutKey
 )
 
 
@@ -197,4 +210,6 @@ def parse(text: str) -> Key:
             return DdlKey(cluster, namespace, ChangefeedId(changefeed), int(ts))
         case ["", "weir", cluster, namespace, "sync-point", changefeed, ts] if ts.isdigit():
             return SyncPointKey(cluster, namespace, ChangefeedId(changefeed), int(ts))
+        case ["", "weir", cluster, namespace, "cut", changefeed, table] if table.isdigit():
+            return CutKey(cluster, namespace, ChangefeedId(changefeed), int(table))
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")

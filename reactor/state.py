@@ -25,6 +25,7 @@ from reactor.records import (
     LogHead,
     Record,
     SyncPoint,
+    TableCut,
     TaskPosition,
     UnitRecord,
     UpstreamInfo,
@@ -54,12 +55,14 @@ class ChangefeedState:
     heads: dict[str, LogHead] = field(default_factory=dict)
     ddl: dict[int, DdlRecord] = field(default_factory=dict)
     sync_points: dict[int, SyncPoint] = field(default_factory=dict)
+    #: by table id
+    cuts: dict[int, TableCut] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
 
     @property
     def exists(self) -> bool:
         """False once the last key of it is gone."""
-        records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, self.broken)
+        records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, self.cuts, self.broken)
         return self.info is not None or self.status is not None or any(records)
 
 
@@ -174,6 +177,8 @@ class ClusterState:
                 _store_record(feed.ddl, key.ts, DdlRecord, text, value)
             case keys.SyncPointKey():
                 _store_record(feed.sync_points, key.ts, SyncPoint, text, value)
+            case keys.CutKey():
+                _store_record(feed.cuts, key.table_id, TableCut, text, value)
 
     def _read_capture(self, key: keys.CaptureKey, text: str, value: bytes | None) -> None:
         if value is None:
@@ -201,7 +206,14 @@ class ClusterState:
 
 
 _ChangefeedKey = (
-    keys.InfoKey | keys.StatusKey | keys.PositionKey | keys.UnitKey | keys.LogKey | keys.DdlKey | keys.SyncPointKey
+    keys.InfoKey
+    | keys.StatusKey
+    | keys.PositionKey
+    | keys.UnitKey
+    | keys.LogKey
+    | keys.DdlKey
+    | keys.SyncPointKey
+    | keys.CutKey
 )
 _OF_CHANGEFEED = (
     keys.InfoKey,
@@ -211,6 +223,7 @@ _OF_CHANGEFEED = (
     keys.LogKey,
     keys.DdlKey,
     keys.SyncPointKey,
+    keys.CutKey,
 )
 
 
