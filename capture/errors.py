@@ -22,7 +22,7 @@ CaptureNotEmptyError           a drained capture still has something when nobody
 JobRefusedError                the owner refuses what an operator asked for, and says why
 ServerUnreachableError         the command line finds no server at ``--server`` (retryable)
 ProcessorCrashedError          a bug of ours ended a processor; its changefeed is tried again (retryable)
-EmbeddedError                  an embedded etcd or PostgreSQL did not start or has died
+EmbeddedError                  an embedded etcd, PostgreSQL or MariaDB did not start or has died
 """
 
 from reactor import errors

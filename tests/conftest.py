@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.spark import SparkExecutor
-from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
+from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
 
 
 def pytest_configure() -> None:
@@ -33,6 +33,13 @@ def etcd_url(etcd: EmbeddedEtcd) -> str:
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """A running PostgreSQL with ``wal_level=logical``; make a database of your own with ``create_database``."""
     with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), unsafe_no_fsync=True) as part:
+        yield part
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMariaDB]:
+    """A running MariaDB with a full row binlog; make a database of your own with ``create_database``."""
+    with EmbeddedMariaDB(tmp_path_factory.mktemp("mariadb"), unsafe_no_fsync=True) as part:
         yield part
 
 

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import psycopg
+import pymysql
 import pytest
 
-from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
+from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres, children, places
 from capture.embedded.postgres import tool
 from capture.errors import EmbeddedError, PortInUseError
 
@@ -80,6 +81,35 @@ def test_postgres_runs_below_a_private_directory(tmp_path: Path) -> None:
         assert Path(f"/proc/{part.pid}").stat().st_uid != 0
 
 
+def test_mariadb_writes_a_binlog_that_describes_itself(mariadb: EmbeddedMariaDB) -> None:
+    sql = "SELECT @@log_bin, @@binlog_format, @@binlog_row_metadata, @@binlog_checksum, @@server_id"
+    assert mariadb.execute(sql) == [[1, "ROW", "FULL", "CRC32", mariadb.port]]
+    with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
+        pymysql.connect(host="127.0.0.1", port=mariadb.port, user="weir", password="wrong")
+    with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
+        pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root", password="")
+
+
+def test_mariadb_keeps_data_port_and_password_over_kills(tmp_path: Path) -> None:
+    (tmp_path / "my" / "data.new" / "mysql").mkdir(parents=True)  # left by a run that was killed
+    with EmbeddedMariaDB(tmp_path / "my", settings={"max_binlog_size": "4096"}) as part:
+        uri = part.uri()
+        part.create_database("kept")
+        part.execute("CREATE TABLE t (i int)", database="kept")
+        part.kill()
+        part.start()
+        assert part.execute("SELECT count(*), @@max_binlog_size FROM t", database="kept") == [[0, 4096]]
+        if os.geteuid() == 0:
+            assert Path(f"/proc/{part.pid}").stat().st_uid != 0
+        socket = Path(part.socket)
+        assert socket.exists()
+    assert not socket.exists()
+    with EmbeddedMariaDB(tmp_path / "my", unsafe_no_fsync=True) as again:
+        assert again.uri() == uri
+        assert again.has_database("kept")
+        assert not again.has_database("kep")
+
+
 def test_etcd_keeps_its_url_over_restarts(tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path / "etcd", unsafe_no_fsync=True) as part:
         url = part.url
@@ -117,17 +147,18 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """
         import signal, sys
-        from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
-        etcd, postgres = EmbeddedEtcd(sys.argv[1] + "/e"), EmbeddedPostgres(sys.argv[1] + "/p")
-        etcd.start(); postgres.start()
-        sys.stdout.write(f"{etcd.pid} {postgres.pid}\\n"); sys.stdout.flush()
+        from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
+        e, p, m = (sys.argv[1] + name for name in ("/e", "/p", "/m"))
+        parts = EmbeddedEtcd(e), EmbeddedPostgres(p), EmbeddedMariaDB(m)
+        for part in parts: part.start()
+        sys.stdout.write(" ".join(str(part.pid) for part in parts) + "\\n"); sys.stdout.flush()
         signal.pause()
         """
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pids = [int(word) for word in parent.stdout.readline().split()]
-        assert len(pids) == 2
+        assert len(pids) == 3
         assert all(is_alive(pid) for pid in pids)
         parent.send_signal(signal.SIGKILL)
     wait_gone(*pids)
