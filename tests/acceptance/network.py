@@ -11,7 +11,6 @@ die with us, and everything in them goes with them.
 import os
 import random
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,18 +47,15 @@ class Host:
 
     @property
     def inside(self) -> list[str]:
-        return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", "--"]
+        return _inside(self.holder)
 
     def lose(self, addresses: Iterable[str]) -> None:
         """What is sent from here to one of ``addresses`` does not arrive."""
         for address in addresses:
-            self._ip("neigh", "replace", address, "lladdr", _NOWHERE, "dev", self.name, "nud", "permanent")
+            _lose(address, self.name, self.inside)
 
     def heal(self) -> None:
-        self._ip("neigh", "flush", "dev", self.name, "nud", "permanent")
-
-    def _ip(self, *arguments: str) -> None:
-        _run(*self.inside, "ip", *arguments)
+        _heal(self.name, self.inside)
 
 
 class Network:
@@ -68,18 +64,19 @@ class Network:
     def __init__(self, names: Iterable[str]) -> None:
         self._subnet = f"10.{random.randrange(200, 250)}.{random.randrange(1, 255)}"
         self._names = tuple(names)
-        self._hub: Host | None = None
+        self._hub: children.Child | None = None
+        self._device = f"weir{os.getpid()}n{next(_numbers)}"
         self.here, self.etcd, self.postgres = (f"{self._subnet}.{last}" for last in (1, 2, 3))
         self.hosts: dict[str, Host] = {}
 
     def __enter__(self) -> Self:
         try:
-            self._hub = Host("hub", "", _hold_namespace())
-            self._in_hub("link", "add", "bridge", "type", "bridge", "forward_delay", "0")
-            self._in_hub("link", "set", "bridge", "up")
-            self._join_here()
+            self._hub = _hold_namespace()
+            _run(*_inside(self._hub), "ip", "link", "add", "bridge", "type", "bridge", "forward_delay", "0")
+            _run(*_inside(self._hub), "ip", "link", "set", "bridge", "up")
+            self._join_here(self._hub)
             for number, name in enumerate(self._names):
-                self._join(name, f"{self._subnet}.{10 + number}")
+                self._join(self._hub, name, f"{self._subnet}.{10 + number}")
         except BaseException:
             self.close()
             raise
@@ -89,56 +86,56 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        for host in (*self.hosts.values(), self._hub):
-            if host is not None:
-                children.stop(host.holder, signal.SIGKILL)
+        holders = [host.holder for host in self.hosts.values()]
+        for holder in [*holders, *([self._hub] if self._hub else [])]:
+            children.stop(holder)
         self.hosts, self._hub = {}, None
 
-    def heal(self) -> None:
-        for host in self.hosts.values():
-            host.heal()
-
-    def peers_of(self, host: Host) -> list[Host]:
-        return [other for other in self.hosts.values() if other is not host]
-
     def cut_from_etcd(self, host: Host) -> None:
-        """Its words do not reach etcd, and so no answer reaches it."""
+        """Its words do not reach etcd, and so it gets no answers."""
         host.lose([self.etcd])
 
     def cut_from_peers(self, host: Host) -> None:
         """Both ways."""
-        peers = self.peers_of(host)
-        host.lose(peer.address for peer in peers)
-        for peer in peers:
+        for peer in self._peers_of(host):
+            host.lose([peer.address])
             peer.lose([host.address])
 
     def mute(self, host: Host) -> None:
-        """Nothing that it sends arrives anywhere; it goes on hearing."""
-        host.lose([self.here, self.etcd, self.postgres, *(peer.address for peer in self.peers_of(host))])
+        """One way: nothing that it sends arrives anywhere, and it goes on hearing."""
+        host.lose([self.here, self.etcd, self.postgres, *(peer.address for peer in self._peers_of(host))])
 
-    def _join_here(self) -> None:
-        assert self._hub is not None
-        device = f"weir{os.getpid()}n{next(_numbers)}"
-        _run("ip", "link", "add", device, "type", "veth", "peer", "name", "here", "netns", str(self._hub.holder.pid))
+    def isolate(self, host: Host) -> None:
+        """From everything, both ways."""
+        self.mute(host)
+        self.cut_from_peers(host)
+        _lose(host.address, self._device, [])
+
+    def heal(self) -> None:
+        """All that was cut."""
+        _heal(self._device, [])
+        for host in self.hosts.values():
+            host.heal()
+
+    def _peers_of(self, host: Host) -> list[Host]:
+        return [other for other in self.hosts.values() if other is not host]
+
+    def _join_here(self, hub: children.Child) -> None:
+        device = self._device
+        _run("ip", "link", "add", device, "type", "veth", "peer", "name", "here", "netns", str(hub.pid))
         for address in (self.here, self.etcd, self.postgres):
             _run("ip", "address", "add", f"{address}/24", "dev", device)
         _run("ip", "link", "set", device, "up")
-        self._in_hub("link", "set", "here", "master", "bridge", "up")
+        _run(*_inside(hub), "ip", "link", "set", "here", "master", "bridge", "up")
 
-    def _join(self, name: str, address: str) -> None:
-        assert self._hub is not None
+    def _join(self, hub: children.Child, name: str, address: str) -> None:
         host = self.hosts[name] = Host(name, address, _hold_namespace())
-        target = ["peer", "name", name, "netns", str(host.holder.pid)]
-        self._in_hub("link", "add", name, "type", "veth", *target)
-        self._in_hub("link", "set", name, "master", "bridge", "up")
-        inside = [*host.inside, "ip"]
-        _run(*inside, "link", "set", "lo", "up")
-        _run(*inside, "address", "add", f"{address}/24", "dev", name)
-        _run(*inside, "link", "set", name, "up")
-
-    def _in_hub(self, *arguments: str) -> None:
-        assert self._hub is not None
-        _run(*self._hub.inside, "ip", *arguments)
+        there = ["peer", "name", name, "netns", str(host.holder.pid)]
+        _run(*_inside(hub), "ip", "link", "add", name, "type", "veth", *there)
+        _run(*_inside(hub), "ip", "link", "set", name, "master", "bridge", "up")
+        _run(*host.inside, "ip", "link", "set", "lo", "up")
+        _run(*host.inside, "ip", "address", "add", f"{address}/24", "dev", name)
+        _run(*host.inside, "ip", "link", "set", name, "up")
 
 
 def _hold_namespace() -> children.Child:
@@ -150,6 +147,18 @@ def _hold_namespace() -> children.Child:
         output.close()
         assert ready.readline() == _READY, "no network namespace was made"
     return child
+
+
+def _inside(holder: children.Child) -> list[str]:
+    return ["nsenter", f"--net=/proc/{holder.pid}/ns/net", "--"]
+
+
+def _lose(address: str, device: str, inside: list[str]) -> None:
+    _run(*inside, "ip", "neigh", "replace", address, "lladdr", _NOWHERE, "dev", device, "nud", "permanent")
+
+
+def _heal(device: str, inside: list[str]) -> None:
+    _run(*inside, "ip", "neigh", "flush", "dev", device, "nud", "permanent")
 
 
 def _run(*command: str) -> None:
