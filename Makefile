@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check bench simulate matrix java mariadb clean
+.PHONY: help quickstart test check bench simulate matrix java mariadb iproute clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -25,7 +25,7 @@ help: ## what can be made
 quickstart: java ## replicate a PostgreSQL under load into Delta tables, here and now
 	@exec $(PYTHON) -m capture quickstart $(ARGS)
 
-test: java mariadb ## all tests but the crash matrix
+test: java mariadb iproute ## all tests but the crash matrix
 	@$(PYTHON) -m pytest $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers
@@ -41,7 +41,7 @@ bench: java ## all benchmarks with their peers, or one: NAME=...
 simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its story: SEED=7, the planted bugs: PLANTED=1
 	@PYTHONHASHSEED=0 $(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(PLANTED),--planted,--seeds $(SEEDS)))
 
-matrix: java mariadb ## captures fall at every fail-point, under load: six minutes on two cores
+matrix: java mariadb iproute ## captures fall at every fail-point, under load: six minutes on two cores
 	@$(PYTHON) -m pytest -m matrix $(ARGS)
 
 clean: ## remove the venv and what tools have left
@@ -84,3 +84,11 @@ mariadb: $(INSTALLED)
 	fi; \
 	wanted mariadbd && wanted sysbench || { \
 	  echo "error: the tests need mariadbd and sysbench; install mariadb-server and sysbench (Debian: apt-get)"; exit 1; }; }; } >&2
+
+# Tests cut captures off in network namespaces. Where these cannot be had (not root), such tests are skipped and say so.
+iproute:
+	@{ PATH="$$PATH:/usr/sbin:/sbin" command -v ip >/dev/null || { \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing iproute2 (apt-get)"; \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends iproute2; \
+	fi; }; } >&2

@@ -22,6 +22,8 @@ from capture.embedded import children
 
 _NOWHERE = "02:00:00:00:00:01"
 _TOOLS = ("ip", "nsenter", "unshare")
+#: root's own programs are not on everybody's PATH
+_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 _READY = b"ready\n"
 #: the kernel takes a moment to remove what the network before has left
 _numbers = count()
@@ -29,7 +31,7 @@ _numbers = count()
 
 def missing() -> str:
     """Why there can be no such network here; empty if there can."""
-    lacking = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    lacking = [tool for tool in _TOOLS if shutil.which(tool, path=_PATH) is None]
     if lacking:
         return f"{lacking[0]} is not installed (Debian: apt-get install iproute2 util-linux)"
     if os.geteuid() != 0 or subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode != 0:
@@ -162,4 +164,4 @@ def _heal(device: str, inside: list[str]) -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | {"PATH": _PATH})
