@@ -1,5 +1,6 @@
 """A capture over an etcd and a network in memory, on virtual time: it leaves whenever it is told to."""
 
+import asyncio
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,3 +75,31 @@ async def test_told_to_leave_while_it_waits_for_its_next_life_it_leaves_at_once(
             started = anyio.current_time()
             await capture.leave()
     assert anyio.current_time() - started < 1.0
+
+
+class SlowToUnregister(MemoryClient):
+    def __init__(self, server: MemoryEtcd) -> None:
+        super().__init__(server)
+        self.begun = anyio.Event()
+
+    async def delete(self, key: str) -> bool:
+        self.begun.set()
+        await anyio.sleep(1.0)
+        return await super().delete(key)
+
+
+@pytest.mark.parametrize("after_s", [0.1, 1.1, 2.5])
+async def test_cancelled_by_asyncio_while_a_lost_life_is_cleaned_up_it_ends(after_s: float, tmp_path: Path) -> None:
+    """A task's own ``cancel`` comes once, and a task group that has an error to raise forgets it."""
+    etcd = MemoryEtcd()
+    client = SlowToUnregister(etcd)
+    task = asyncio.ensure_future(capture_of(client, tmp_path).run())
+    with anyio.fail_after(30):
+        await anyio.sleep(2.0)
+        for lease in list(etcd._leases):
+            etcd.revoke(lease)
+        await client.begun.wait()
+        await anyio.sleep(after_s)
+        task.cancel()
+        await asyncio.wait([task])
+    assert task.cancelled()
