@@ -12,7 +12,7 @@ from owner.scheduler.captures import CaptureManager
 from owner.scheduler.inflight import Inflight, spans_on
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
 from owner.scheduler.replication import Order, ReplicationSet
-from owner.scheduler.spans import spans_of
+from owner.scheduler.spans import Cuts, refuse_overlap, spans_of, wanted_spans
 from owner.scheduler.tasks import Burst, Task
 from owner.scheduler.view import View
 from owner.settings import SchedulerSettings
@@ -31,6 +31,7 @@ from reactor.messages import (
     WorkerStatus,
 )
 
+_NO_CUTS: Cuts = {}
 _STRAY = (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
 
 
@@ -68,6 +69,7 @@ class Coordinator:
         self.drain_target: CaptureId | None = None
         self._settings = settings
         self._tables: Mapping[int, Ts] | None = None
+        self._cuts: Cuts = {}
         self._wishes: dict[TableSpan, CaptureId] = {}
         self._wants_rebalance = False
         self._balance_at = 0.0
@@ -84,18 +86,20 @@ class Coordinator:
         messages: Sequence[Message],
         barrier: Barrier,
         now: float,
+        *,
+        cuts: Cuts = _NO_CUTS,
     ) -> list[Send]:
         """One round. ``tables``: id → where its spans start if nobody knows better; None while they are not known.
 
         :raises owner.errors.SpanError: the captures contradict each other; the changefeed must run anew.
         """
-        self._tables = tables
+        self._tables, self._cuts = tables, cuts
         self.captures.handle_alive(alive)
         orders = self._handle_lost()
         for message in messages:
             if not self._refuses(message):
                 orders += self._handle(message)
-        self._start_from_first_answers()
+        orders += self._start_from_first_answers()
         if self.captures.is_initialized and tables is not None and self._has_news(now):
             orders += self._schedule(now)
         return self._dispatches(orders) + self._heartbeats(barrier, now)
@@ -182,20 +186,27 @@ class Coordinator:
                     del self.sets[span]
         return orders
 
-    def _start_from_first_answers(self) -> None:
+    def _start_from_first_answers(self) -> list[Order]:
+        """Spans that their table is not cut into any more are leftovers: they were stopped before the sink was told."""
         initial = self.captures.take_initial()
         if initial is None:
-            return
+            return []
+        orders: list[Order] = []
         by_span: dict[TableSpan, dict[CaptureId, SpanStatus]] = {}
         for capture, statuses in initial.items():
             for status in statuses:
                 by_span.setdefault(status.span, {})[capture] = status
         for span, reported in sorted(by_span.items()):
-            self.sets[span] = ReplicationSet.rebuild(span, self._start_of(span), reported)
+            if span in spans_of(span.table_id, self._cuts):
+                self.sets[span] = ReplicationSet.rebuild(span, self._start_of(span), reported)
+            else:
+                orders += [Order(c, RemoveSpan(span)) for c, at in sorted(reported.items()) if at.state in _STRAY]
+        return orders
 
     def _has_news(self, now: float) -> bool:
         """Something that a policy looks at has changed; with many spans, most rounds bring only checkpoints."""
-        seen = (frozenset(self._tables or ()), frozenset(self.captures.statuses().items()))
+        captures = frozenset(self.captures.statuses().items())
+        seen = (frozenset(self._tables or ()), frozenset(self._cuts.items()), captures)
         has_wishes = bool(self._wishes or self._wants_rebalance or self.drain_target)
         has_news = self._is_unsettled or has_wishes or seen != self._seen or now >= self._balance_at
         self._seen = seen
@@ -204,7 +215,9 @@ class Coordinator:
     def _schedule(self, now: float) -> list[Order]:
         self.inflight.clear_finished(self.sets)
         wanted = self._wanted_spans()
-        for span in sorted(self.sets.keys() - set(wanted)):
+        leftovers = sorted(self.sets.keys() - set(wanted))
+        refuse_overlap((span for span in leftovers if span.table_id in (self._tables or ())), self.sets, self._cuts)
+        for span in leftovers:
             if not self.sets[span].captures:
                 del self.sets[span]
         view = self._view(wanted)
@@ -254,10 +267,7 @@ class Coordinator:
         return not self.captures.is_stopping(capture) or bool(spans_on(capture, self.sets))
 
     def _wanted_spans(self) -> list[TableSpan]:
-        known: dict[int, list[TableSpan]] = {}
-        for span in self.sets:
-            known.setdefault(span.table_id, []).append(span)
-        return [span for table in sorted(self._tables or ()) for span in spans_of(table, known.get(table, ()))]
+        return list(wanted_spans(self._tables or (), self._cuts))
 
     def _view(self, wanted: list[TableSpan]) -> View:
         statuses = self.captures.statuses()

@@ -1,23 +1,53 @@
-"""Which spans a table is cut into.
+"""Which spans a table is cut into: always as many as its record says, all of one size, so that a count tells them all.
 
-Today each table is one span. A table's spans are kept as they are once they are known (a new owner learns them from
-the captures), and only holes are filled: cutting a table anew would need the sink's records to be cut too.
+Keys are hashed, so spans of one size hold about as many rows. A table's spans stay as they are whatever captures come
+and go, since each has a record of its own in the sink; what a new owner finds reported beside them is a leftover, and
+what it does not find is a hole that is filled. How a table gets other spans is ``owner.recut``'s.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
 
+from owner.errors import InconsistentSpanError
 from reactor.ids import KEY_SPACE, TableSpan
 
+#: spans of one table at most (tiflow 1.1.8)
+SPANS_MAX = 100
 
-def spans_of(table_id: int, known: Iterable[TableSpan] = ()) -> list[TableSpan]:
-    """The spans that together are the whole table: the ``known`` ones and one for each hole between them."""
-    result: list[TableSpan] = []
-    covered_to = 0
-    for span in sorted(span for span in known if span.table_id == table_id):
-        if span.start > covered_to:
-            result.append(TableSpan(table_id, covered_to, span.start))
-        result.append(span)
-        covered_to = max(covered_to, span.end)
-    if covered_to < KEY_SPACE:
-        result.append(TableSpan(table_id, covered_to, KEY_SPACE))
-    return result
+#: the spans of those tables that are not one whole span; none: nobody may write the table now
+Cuts = Mapping[int, tuple[TableSpan, ...]]
+
+
+def even_spans(table_id: int, count: int) -> tuple[TableSpan, ...]:
+    """``count`` spans that together are the table."""
+    ends = [at * KEY_SPACE // count for at in range(count + 1)]
+    return tuple(TableSpan(table_id, start, end) for start, end in pairwise(ends))
+
+
+def spans_of(table_id: int, cuts: Cuts) -> tuple[TableSpan, ...]:
+    """The spans of one table that should be replicated."""
+    spans = cuts.get(table_id)
+    return (TableSpan(table_id),) if spans is None else spans
+
+
+def wanted_spans(tables: Iterable[int], cuts: Cuts) -> Iterator[TableSpan]:
+    """The spans of ``tables`` that should be replicated, sorted."""
+    for table in sorted(tables):
+        yield from spans_of(table, cuts)
+
+
+def span_count(rows: int, captures: int, *, rows_per_span: int) -> int:
+    """Into how many spans a table of ``rows`` is worth cutting (tiflow 1.1.8): enough for every capture to have some
+    whichever of them leave, and none of less than ``rows_per_span``."""
+    return max(1, min(captures * max(captures - 1, 3), SPANS_MAX, rows // rows_per_span))
+
+
+def refuse_overlap(leftovers: Iterable[TableSpan], known: Collection[TableSpan], cuts: Cuts) -> None:
+    """``leftovers`` should not be replicated (any more): none may lie across one that should be, and is known.
+
+    :raises InconsistentSpanError: a range of keys would have two writers.
+    """
+    for span in leftovers:
+        for other in spans_of(span.table_id, cuts):
+            if other != span and other in known and other.start < span.end and span.start < other.end:
+                raise InconsistentSpanError(f"spans {span} and {other} of one table overlap; the changefeed runs anew")

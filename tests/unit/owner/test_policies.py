@@ -2,9 +2,8 @@
 
 from owner.scheduler.captures import CaptureStatus
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
-from owner.scheduler.spans import spans_of
 from owner.scheduler.tasks import AddTask, Burst, MoveTask, RemoveTask
-from reactor.ids import KEY_SPACE, CaptureId, TableSpan
+from reactor.ids import CaptureId, TableSpan
 from tests.unit.owner.owner_build import S1, S2, S3, A, B, C, tables, view
 
 INITIALIZED, STOPPING, UNKNOWN = CaptureStatus.INITIALIZED, CaptureStatus.STOPPING, CaptureStatus.UNINITIALIZED
@@ -95,14 +94,3 @@ def test_plans_are_the_same_whatever_the_order_of_the_maps() -> None:
     other = view(dict.fromkeys(reversed(spans), A), [C, B, A])
     assert balance.plan(one) == balance.plan(other)
     assert rebalance.plan(one) == rebalance.plan(other)
-
-
-def test_spans_fill_holes_only() -> None:
-    half = KEY_SPACE // 2
-    assert spans_of(1) == [TableSpan(1)]
-    assert spans_of(1, [TableSpan(1, 0, half)]) == [TableSpan(1, 0, half), TableSpan(1, half)]
-    assert spans_of(1, [TableSpan(1, 10, half), TableSpan(2)]) == [
-        TableSpan(1, 0, 10),
-        TableSpan(1, 10, half),
-        TableSpan(1, half),
-    ]
