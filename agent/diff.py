@@ -24,10 +24,8 @@ from agent.sinks.delta_read import read_rows
 from agent.sinks.delta_schema import delta_table
 from agent.sinks.delta_table import TablePlace
 from agent.sinks.uri import parse_sink_uri
-from agent.sources.postgres.catalog import read_schemas
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.snapshot import read_table
-from agent.sources.postgres.types import arrow_schema
+from agent.sources.dialects import arrow_schema
+from agent.sources.source import ComparisonSnapshot, Source
 from reactor.records import TableRecord
 
 #: reads one side from its begin
@@ -51,9 +49,9 @@ class TableDiff:
 
 
 def compare_tables(
-    source_uri: str, sink_uri: str, tables: Sequence[TableRecord], *, snapshot: str | None = None
+    source: Source, snapshot: ComparisonSnapshot, sink_uri: str, tables: Sequence[TableRecord]
 ) -> list[TableDiff]:
-    """Compare PostgreSQL tables under ``snapshot`` with their Delta tables.
+    """Compare tables of ``source`` under ``snapshot`` with their Delta tables.
 
     :raises SourceError: the source cannot be read, or the snapshot is gone.
     :raises SinkError: the sink has nothing that could be read.
@@ -61,8 +59,7 @@ def compare_tables(
     uri = parse_sink_uri(sink_uri)
     if not uri.scheme.startswith("delta"):
         raise SinkUriError(f"a {uri.scheme}:// sink cannot be read, so there is nothing to compare")
-    with connect(source_uri) as connection:
-        schemas = read_schemas(connection, [table.table_id for table in tables])
+    schemas = source.read_schemas([table.table_id for table in tables])
     options = {name: value for name, value in uri.options.items() if not uri.is_local}
     found = []
     for table in tables:
@@ -71,9 +68,9 @@ def compare_tables(
         if schema is None:
             raise SinkConfigError(f"{name} is not in the source any more; nothing to compare it with")
         place = TablePlace(f"{uri.location}/{table.schema_name}/{table.name}", uri.is_local, options)
-        source = partial(read_table, source_uri, schema, snapshot)
-        sink = partial(read_rows, place, schema, arrow_schema(schema), key=table.key)
-        found.append(compare(name, source, sink, key=table.key))
+        theirs = partial(snapshot.read, schema)
+        ours = partial(read_rows, place, schema, arrow_schema(schema), key=table.key)
+        found.append(compare(name, theirs, ours, key=table.key))
     return found
 
 

@@ -20,16 +20,14 @@ from agent.log.storage import LogDirectory
 from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.ports import Executor, Sink
 from agent.sinks import open_sink
-from agent.sources.postgres import slots
-from agent.sources.postgres.catalog import read_schemas
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.preflight import SourceReport, check_source
+from agent.sources import open_source
+from agent.sources.dumping import DumpOrder
+from agent.sources.source import Identity, Position, Scope, Source, StreamOrder
 from agent.units.dump import DumpUnit
-from agent.units.dump_plan import DumpOrder
 from agent.units.load import LoadUnit, create_empty
 from agent.units.manifest import Manifest
 from agent.units.records import UnitRecords
-from agent.units.sync import SyncSource, SyncUnit
+from agent.units.sync import SyncUnit
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Target
 from reactor.errors import WeirError
@@ -72,14 +70,13 @@ class Feed:
     created: int = 0
 
     @property
-    def names(self) -> slots.Names:
-        """Slot and publications. :raises SourceConfigError: a name that PostgreSQL does not take."""
-        return slots.names_for(self.cluster, self.id, slot=self.config.slot, publication=self.config.publication)
-
-    @property
     def sink_owner(self) -> str:
         """Whose tables the sink's are: several clusters may share one."""
         return f"{self.cluster}/{self.id}"
+
+    def open_source(self) -> Source:
+        """:raises SourceConfigError: its URI cannot be opened."""
+        return open_source(self.source_uri, Scope(self.cluster, self.id, self.sink_mode, self.config))
 
     def open_sink(self) -> Sink:
         """:raises SinkError: its URI cannot be opened."""
@@ -98,7 +95,7 @@ class Feed:
 
 
 class FeedParts:
-    """``agent.parts.Parts`` for PostgreSQL. ``checkpoint`` tells what every span of the changefeed has passed."""
+    """``agent.parts.Parts`` of one changefeed. ``checkpoint`` tells what every span of the changefeed has passed."""
 
     def __init__(
         self,
@@ -174,17 +171,15 @@ class FeedParts:
         return UnitRecords(self._client, key, life=self._feed.life)
 
     async def _dump(self, order: StartUnit, on_progress: Progress) -> None:
-        """Publications first, since a change that is decoded before its publication exists ends the stream."""
-        records = self._records(order.source)
+        records, source = self._records(order.source), self._feed.open_source()
         running = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
-        report = await to_thread.run_sync(self._discover, abandon_on_cancel=True)
-        await to_thread.run_sync(self._ensure_publications, report.tables, abandon_on_cancel=True)
+        report = await to_thread.run_sync(source.discover, abandon_on_cancel=True)
+        await to_thread.run_sync(source.prepare, report.tables, abandon_on_cancel=True)
         feed = self._feed
         dump = DumpUnit(
+            source.dumper,
             DumpOrder(
-                source=feed.source_uri,
-                slot=feed.names.slot,
                 tables=report.tables,
                 sink_mode=feed.sink_mode,
                 open_sink=feed.open_sink,
@@ -200,7 +195,8 @@ class FeedParts:
             running.with_(
                 stage=UnitStage.FINISHED,
                 tables=done.tables,
-                start_ts=done.start_ts,
+                start_ts=done.start.ts,
+                start_position=done.start.text,
                 rows_total=done.rows_total,
                 rows_done=done.rows_done,
                 bytes_done=done.bytes_done,
@@ -223,23 +219,17 @@ class FeedParts:
         await records.write(running.with_(stage=UnitStage.FINISHED))
 
     async def _sync(self, order: StartUnit, on_progress: Progress) -> None:
-        records = self._records(order.source)
+        records, source = self._records(order.source), self._feed.open_source()
         before = await records.read()
         if before is None:
-            before = await self._begin_without_dump(order)
+            before = await self._begin_without_dump(order, source)
         running = before.with_(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
         feed = self._feed
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
         unit = SyncUnit(
-            SyncSource(
-                feed.source_uri,
-                feed.names,
-                running.tables,
-                running.start_ts,
-                system_id=running.system_id,
-                timeline=running.timeline,
-            ),
+            source.streams(StreamOrder(running.tables, Identity(running.system_id, running.timeline))),
+            Position(running.start_ts, running.start_position),
             writer=LogWriter(
                 EtcdHeadStore(self._client, log_key, life=feed.life), capture=self._capture, epoch_floor=feed.created
             ),
@@ -249,40 +239,26 @@ class FeedParts:
         )
         await _run_watched(unit, on_progress)
 
-    async def _begin_without_dump(self, order: StartUnit) -> UnitRecord:
-        """Mode ``incremental``: tables start empty where the slot starts."""
-        report = await to_thread.run_sync(self._discover, abandon_on_cancel=True)
-        open_upstream = partial(slots.open_upstream, self._feed.source_uri, self._feed.names, report.tables)
-        start_ts = await to_thread.run_sync(open_upstream, abandon_on_cancel=True)
-        tables = tuple(table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in report.tables)
-        await to_thread.run_sync(self._create_empty, tables, abandon_on_cancel=True)
+    async def _begin_without_dump(self, order: StartUnit, source: Source) -> UnitRecord:
+        """Mode ``incremental``: tables start empty where the stream starts."""
+        report = await to_thread.run_sync(source.discover, abandon_on_cancel=True)
+        start = await to_thread.run_sync(source.begin, report.tables, abandon_on_cancel=True)
+        tables = tuple(table.with_(start_ts=start.ts, consistent_ts=start.ts) for table in report.tables)
+        await to_thread.run_sync(self._create_empty, source, tables, abandon_on_cancel=True)
         return UnitRecord(
             unit=Unit.SYNC,
             stage=UnitStage.RUNNING,
             epoch=order.epoch,
             tables=tables,
-            start_ts=start_ts,
+            start_ts=start.ts,
+            start_position=start.text,
             system_id=report.identity.system_id,
             timeline=report.identity.timeline,
         )
 
-    def _create_empty(self, tables: Sequence[TableRecord]) -> None:
-        with connect(self._feed.source_uri) as connection:
-            schemas = read_schemas(connection, [table.table_id for table in tables])
+    def _create_empty(self, source: Source, tables: Sequence[TableRecord]) -> None:
+        schemas = source.read_schemas([table.table_id for table in tables])
         create_empty(self._sink, [(table, schemas[table.table_id]) for table in tables])
-
-    def _discover(self) -> SourceReport:
-        feed = self._feed
-        return check_source(
-            feed.source_uri,
-            feed.config.filter.rules,
-            force_replicate=feed.config.force_replicate,
-            sink_mode=feed.sink_mode,
-        )
-
-    def _ensure_publications(self, tables: Sequence[TableRecord]) -> None:
-        with connect(self._feed.source_uri) as connection:
-            slots.ensure_publications(connection, self._feed.names, tables)
 
 
 def _is_fenced(span: SpanFlushed) -> bool:

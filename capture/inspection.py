@@ -8,7 +8,7 @@ import pyarrow as pa
 from agent.log.segment import read_batches
 from agent.ports import DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.schema import TableSchema
-from agent.sources.postgres.decode import decode
+from agent.sources.dialects import decode
 from capture.cluster import View
 
 _NAMES: Mapping[int, str] = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}

@@ -14,16 +14,13 @@ import structlog
 from anyio import CapacityLimiter, to_thread
 
 from agent import diff
-from agent.errors import LogStorageMismatchError, PositionLostError, SinkConfigError
+from agent.errors import LogStorageMismatchError, SinkConfigError
 from agent.feed_parts import Feed, FeedParts
 from agent.log.storage import claim
 from agent.parts import Parts
 from agent.sinks import open_sink
-from agent.sources.postgres import slots
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.export import ExportedSnapshot, create_slot
-from agent.sources.postgres.identity import read_identity
-from agent.sources.postgres.preflight import check_source
+from agent.sources import open_source
+from agent.sources.source import ComparisonSnapshot, Identity, Scope
 from agent.spark import SparkExecutor
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
@@ -52,13 +49,6 @@ class LifeWorks(Plant, Protocol):
     async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
         """Find out what the sink's readers see, and say it."""
         ...
-
-
-class SourceSnapshot(Protocol):
-    """The source as it was at ``ts``: all commits at or below it, and no other."""
-
-    @property
-    def ts(self) -> Ts: ...
 
 
 class Works(Protocol):
@@ -90,9 +80,9 @@ class Works(Protocol):
         """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
         ...
 
-    def source_snapshot(self, info: ChangefeedInfo) -> AbstractAsyncContextManager[SourceSnapshot]: ...
+    def source_snapshot(self, info: ChangefeedInfo) -> AbstractAsyncContextManager[ComparisonSnapshot]: ...
 
-    async def compare(self, info: ChangefeedInfo, snapshot: SourceSnapshot) -> list[TableDiff]: ...
+    async def compare(self, info: ChangefeedInfo, snapshot: ComparisonSnapshot) -> list[TableDiff]: ...
 
 
 class RealWorks:
@@ -133,17 +123,15 @@ class RealWorks:
         await to_thread.run_sync(_check_source_again, self.feed(info), unit, abandon_on_cancel=True)
 
     @asynccontextmanager
-    async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[SourceSnapshot]:
-        feed = self.feed(info)
-        name = f"{feed.names.slot[:52]}_compare"
-        export = await to_thread.run_sync(partial(create_slot, feed.source_uri, name, is_temporary=True))
+    async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[ComparisonSnapshot]:
+        source = self.feed(info).open_source()
+        snapshot = await to_thread.run_sync(source.snapshot)
         try:
-            yield _Exported(export)
+            yield snapshot
         finally:
-            export.close()
+            snapshot.close()
 
-    async def compare(self, info: ChangefeedInfo, snapshot: SourceSnapshot) -> list[TableDiff]:
-        assert isinstance(snapshot, _Exported)
+    async def compare(self, info: ChangefeedInfo, snapshot: ComparisonSnapshot) -> list[TableDiff]:
         return await to_thread.run_sync(self._compare, self.feed(info), snapshot)
 
     def feed(self, info: ChangefeedInfo) -> Feed:
@@ -164,14 +152,9 @@ class RealWorks:
     def open(self, feed: Feed, *, capture: CaptureId, client: EtcdClient, checkpoint: Callable[[], Ts]) -> Parts:
         return FeedParts(feed, capture=capture, client=client, executor=self._spark, checkpoint=checkpoint)
 
-    def _compare(self, feed: Feed, snapshot: "_Exported") -> list[TableDiff]:
-        tables = check_source(
-            feed.source_uri,
-            feed.config.filter.rules,
-            force_replicate=feed.config.force_replicate,
-            sink_mode=feed.sink_mode,
-        ).tables
-        found = diff.compare_tables(feed.source_uri, feed.sink_uri, tables, snapshot=snapshot.name)
+    def _compare(self, feed: Feed, snapshot: ComparisonSnapshot) -> list[TableDiff]:
+        source = feed.open_source()
+        found = diff.compare_tables(source, snapshot, feed.sink_uri, source.discover().tables)
         return [
             TableDiff(
                 table=one.table,
@@ -204,19 +187,6 @@ class RealWorks:
                         f"two captures began this cluster at once on different log storage ({uri} is one of them); "
                         "give all of them the same --log-storage"
                     )
-
-
-class _Exported:
-    def __init__(self, export: ExportedSnapshot) -> None:
-        self._export = export
-
-    @property
-    def ts(self) -> Ts:
-        return self._export.start_ts
-
-    @property
-    def name(self) -> str:
-        return self._export.snapshot
 
 
 class _RealLifeWorks:
@@ -286,16 +256,8 @@ def build_works(settings: ServerSettings) -> Works:
 def _check(spec: ChangefeedSpec, cluster_id: str) -> None:
     """Everything that can be found out before anything is made."""
     sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
-    config = spec.config
-    names = slots.names_for(cluster_id, spec.changefeed_id, slot=config.slot, publication=config.publication)
-    found = check_source(
-        resolve(spec.source_uri),
-        config.filter.rules,
-        force_replicate=config.force_replicate,
-        sink_mode=spec.sink_mode,
-        new_slot=names.slot,
-        new_publication=names.publication if names.owns_publication else "",
-    )
+    scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)
+    found = open_source(resolve(spec.source_uri), scope).check()
     sink.check(found.tables)
 
 
@@ -326,17 +288,11 @@ def _read_sink(feed: Feed, asked: ReadSink) -> tuple[TableRead, ...]:
 
 
 def _check_source_again(feed: Feed, unit: UnitRecord) -> None:
-    with connect(feed.source_uri, replication=True) as connection:
-        found = read_identity(connection)
-        if unit.system_id and (found.system_id, found.timeline) != (unit.system_id, unit.timeline):
-            raise PositionLostError(
-                f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but changefeed {feed.id} "
-                f"began on {unit.system_id}, timeline {unit.timeline}; name that server, or create another changefeed"
-            )
+    feed.open_source().check_identity(Identity(unit.system_id, unit.timeline))
 
 
 def _drop(feed: Feed) -> None:
-    """Slot and publications, then the log's files: safe to do again."""
-    slots.drop_upstream(feed.source_uri, feed.names)
+    """What was made at the source, then the log's files: safe to do again."""
+    feed.open_source().drop()
     feed.log_directory("main").remove_all()
     feed.manifest("main").remove()

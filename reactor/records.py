@@ -216,8 +216,9 @@ class UnitRecord(Record):
     epoch: int = 0
     worker: CaptureId | None = None
     tables: tuple[TableRecord, ...] = ()
-    #: the slot's consistent point: sync starts here
+    #: the slot's consistent point: sync starts here, with what else the source needs to start there (opaque)
     start_ts: Ts = Ts(0)
+    start_position: str = ""
     #: whose positions these are (PostgreSQL: system identifier and timeline); never compared with another server's
     system_id: str = ""
     timeline: int = 0
@@ -256,6 +257,8 @@ class LogHead(Record):
     eras: tuple[Era, ...] = ()
     #: events at or below it may be gone from the log (segments before ``first_seq``)
     removed_ts: Ts = Ts(0)
+    #: what else the source needs to go on at ``resolved_ts`` (MySQL: GTIDs); opaque to everyone else
+    position: str = ""
 
 
 class SyncPoint(Record):
@@ -292,10 +295,52 @@ class TableCut(Record):
     under_way: CutUnderWay | None = None
 
 
+class SchemaChangeKind(StrEnum):
+    """What a schema change does to one table. ``ALTER``: columns or key; also together with a new name."""
+
+    CREATE = "create"
+    ALTER = "alter"
+    RENAME = "rename"
+    DROP = "drop"
+
+
+class TableChange(Record):
+    """What one schema change does to one table.
+
+    ``table``: the table as it is afterwards, None when it is gone. ``before`` and ``after``: JSON of
+    ``agent.schema.TableSchema``, empty where there is none. ``renames``: new name → old name of columns.
+    ``fills``: column → what it holds (as the source writes it in text) in rows that were there before it was added;
+    a column that is not in here is NULL in them.
+    """
+
+    kind: SchemaChangeKind
+    table_id: int
+    table: TableRecord | None = None
+    before: str = ""
+    after: str = ""
+    renames: dict[str, str] = {}
+    fills: dict[str, str] = {}
+
+
 class DdlRecord(Record):
-    """A schema change found in the log, waiting for (or past) its barrier."""
+    """A schema change found in the log: the head is at ``ts`` or behind it exactly if this record is there.
+
+    ``ts`` is the commit that brought it. Everything below ``ts`` is written under the old schema, and must be in the
+    sink before the sink is changed; everything from ``ts`` on is written under the new one, that is, also what the
+    very transaction wrote before it changed the table. One record holds all that one transaction changed.
+    """
 
     ts: Ts
-    table_id: int
-    statement: str
+    changes: tuple[TableChange, ...] = ()
+    statement: str = ""
+    #: the sink has it, and the tables' records say so
     done: bool = False
+
+    @property
+    def table_ids(self) -> frozenset[int]:
+        return frozenset(change.table_id for change in self.changes)
+
+    @property
+    def barrier_ts(self) -> Ts:
+        """How far its tables' spans may write before it is done: where all of them have to stand for it."""
+        return Ts(self.ts - 1)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from agent.log import segment
 from agent.ports import Changes, FlushResult, FlushTask
 from agent.sinks import open_sink
-from agent.sources.postgres.decode import decode
+from agent.sources.dialects import decode
 from agent.span_rows import keep_span
 from reactor import failpoints
 from reactor.errors import WeirError

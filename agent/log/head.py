@@ -8,8 +8,9 @@ A new epoch starts behind the last segment after which no transaction was open; 
 longer part of the log, and the source is read again from ``resolved_ts``.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 import structlog
@@ -19,11 +20,15 @@ from agent.ports import SegmentRef
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.errors import EtcdError
 from reactor.ids import CaptureId, Ts
-from reactor.keys import LogKey
-from reactor.records import Era, LogHead
+from reactor.keys import DdlKey, LogKey, ddl_prefix
+from reactor.records import DdlRecord, Era, LogHead
 
+#: schema changes that go into one transaction with the head; etcd takes 128 operations by default
+_DDL_MAX = 64
 _RETRY_S = 0.2
 _RETRY_MAX_S = 5.0
+
+T = TypeVar("T")
 
 _log = structlog.get_logger()
 
@@ -41,11 +46,17 @@ class HeadStore(Protocol):
 
     async def read(self) -> StoredHead: ...
 
-    async def swap(self, head: LogHead, *, revision: int) -> int | None:
+    async def swap(self, head: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
         """Write ``head`` if the key is still at ``revision``: its new revision, or None when it had moved.
+
+        ``ddl`` is written in the same transaction.
 
         :raises LogFencedError: the changefeed is gone.
         """
+        ...
+
+    async def read_ddl(self) -> list[DdlRecord]:
+        """The schema changes found so far, by Ts."""
         ...
 
 
@@ -55,6 +66,7 @@ class EtcdHeadStore:
 
     def __init__(self, client: EtcdClient, key: LogKey, *, life: Compare | None = None) -> None:
         self._client = client
+        self._place = key
         self._key = str(key)
         self._life = life
 
@@ -64,14 +76,26 @@ class EtcdHeadStore:
             return StoredHead(None, 0)
         return StoredHead(LogHead.decode(item.value, key=self._key), item.mod_revision)
 
-    async def swap(self, head: LogHead, *, revision: int) -> int | None:
+    async def swap(self, head: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
         compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._life] if self._life else [])]
-        result = await self._client.txn(compares, [Put(self._key, head.encode())])
+        found = [Put(self._ddl_key(record), record.encode()) for record in ddl]
+        result = await self._client.txn(compares, [Put(self._key, head.encode()), *found])
         if result.succeeded:
             return result.revision
         if self._life is not None and not await still_holds(self._client, self._life):
             raise LogFencedError("the changefeed was removed; this sync unit stops")
         return None
+
+
+    async def read_ddl(self) -> list[DdlRecord]:
+        place = self._place
+        found = await self._client.get_prefix(ddl_prefix(place.cluster, place.namespace, place.changefeed))
+        records = [DdlRecord.decode(item.value, key=item.key) for item in found.items]
+        return sorted(records, key=lambda record: record.ts)
+
+    def _ddl_key(self, record: DdlRecord) -> str:
+        place = self._place
+        return str(DdlKey(place.cluster, place.namespace, place.changefeed, record.ts))
 
 
 async def still_holds(client: EtcdClient, life: Compare) -> bool:
@@ -102,11 +126,11 @@ class LogWriter:
     def has_taken_over(self) -> bool:
         return self._stored.head is not None
 
-    async def take_over(self, *, start_ts: Ts) -> LogHead:
-        """Become the writer, whoever was it before. ``start_ts``: where a log that has no head yet begins."""
+    async def take_over(self, start_ts: Ts, *, position: str = "") -> LogHead:
+        """Become the writer, whoever was it before. ``start_ts``, ``position``: where a log without a head begins."""
         while True:
             stored = await self._read()
-            head = stored.head or LogHead(resolved_ts=start_ts, epoch=self._epoch_floor)
+            head = stored.head or LogHead(resolved_ts=start_ts, position=position, epoch=self._epoch_floor)
             if await self._put(_new_era(head, self._capture), stored):
                 return self.head
 
@@ -121,8 +145,18 @@ class LogWriter:
         await self._move(_new_era(self.head, self._capture))
         return self.head
 
-    async def append(self, segment: SegmentRef, *, is_complete: bool, resolved_time: float) -> None:
+    async def append(
+        self,
+        segment: SegmentRef,
+        *,
+        is_complete: bool,
+        resolved_time: float,
+        position: str = "",
+        ddl: Sequence[DdlRecord] = (),
+    ) -> None:
         """Make a written segment part of the log; with ``is_complete``, no transaction is open behind it.
+
+        ``ddl``: the schema changes that the head now passes; they are there before it, or with it.
 
         :raises LogFencedError: another writer has taken over.
         """
@@ -130,6 +164,7 @@ class LogWriter:
         assert segment.seq == head.last_seq + 1, "segments are appended one after the other"
         assert segment.epoch == head.epoch, "a segment is appended under the epoch it was written in"
         if not is_complete:
+            assert not ddl, "the head does not pass a transaction that is not finished"
             await self._move(head.with_(last_seq=segment.seq))
             return
         await self._move(
@@ -138,17 +173,21 @@ class LogWriter:
                 complete_seq=segment.seq,
                 resolved_ts=max(head.resolved_ts, segment.resolved_ts),
                 resolved_time=resolved_time,
-            )
+                position=position,
+            ),
+            ddl,
         )
 
-    async def advance(self, resolved_ts: Ts, *, resolved_time: float) -> None:
-        """Say that nothing more was committed up to ``resolved_ts``, as of ``resolved_time``.
+    async def advance(
+        self, resolved_ts: Ts, *, resolved_time: float, position: str = "", ddl: Sequence[DdlRecord] = ()
+    ) -> None:
+        """Say that nothing more was committed up to ``resolved_ts``, as of ``resolved_time``, but ``ddl``.
 
         :raises LogFencedError: another writer has taken over.
         """
         head = self.head
         if resolved_ts > head.resolved_ts or (resolved_ts == head.resolved_ts and resolved_time > head.resolved_time):
-            await self._move(head.with_(resolved_ts=resolved_ts, resolved_time=resolved_time))
+            await self._move(head.with_(resolved_ts=resolved_ts, resolved_time=resolved_time, position=position), ddl)
 
     async def forget(self, *, first_seq: int, removed_ts: Ts) -> None:
         """Take the segments before ``first_seq`` out of the log; their files may be removed afterwards.
@@ -166,25 +205,37 @@ class LogWriter:
         )
         await self._move(head.with_(first_seq=first_seq, removed_ts=max(head.removed_ts, removed_ts), eras=eras))
 
-    async def _move(self, new: LogHead) -> None:
-        """From ``self.head`` to ``new``, however often etcd has to be asked.
+    async def read_ddl(self) -> list[DdlRecord]:
+        """The schema changes found so far; while this writer has the log, only it adds some."""
+        return await self._asked(self._store.read_ddl)
+
+    async def _move(self, new: LogHead, ddl: Sequence[DdlRecord] = ()) -> None:
+        """From ``self.head`` to ``new``, however often etcd has to be asked; ``ddl`` goes with it, or ahead of it.
 
         :raises LogFencedError: the head is neither the old one nor the new one.
         """
         before = self.head
-        while not await self._put(new, self._stored):
-            stored = await self._read()
-            if stored.head == new:
-                self._stored = stored
+        while len(ddl) > _DDL_MAX:
+            if await self._put(before, self._stored, ddl[:_DDL_MAX]):
+                ddl = ddl[_DDL_MAX:]
+            else:
+                await self._look_again(before)
+        while not await self._put(new, self._stored, ddl):
+            if (await self._look_again(before, new)).head == new:
                 return
-            if stored.head != before:
-                raise self._fenced(stored)
-            self._stored = stored
 
-    async def _put(self, new: LogHead, expected: StoredHead) -> bool:
+    async def _look_again(self, *expected: LogHead) -> StoredHead:
+        """:raises LogFencedError: the head is none of ``expected``."""
+        stored = await self._read()
+        if stored.head not in expected:
+            raise self._fenced(stored)
+        self._stored = stored
+        return stored
+
+    async def _put(self, new: LogHead, expected: StoredHead, ddl: Sequence[DdlRecord] = ()) -> bool:
         """One try; False when it was refused, or when nobody can say: read then."""
         try:
-            revision = await self._store.swap(new, revision=expected.revision)
+            revision = await self._store.swap(new, revision=expected.revision, ddl=ddl)
         except EtcdError as error:
             if not error.retryable:
                 raise
@@ -196,10 +247,14 @@ class LogWriter:
         return True
 
     async def _read(self) -> StoredHead:
+        return await self._asked(self._store.read)
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer of etcd, however often it has to be asked."""
         delay_s = _RETRY_S
         while True:
             try:
-                return await self._store.read()
+                return await ask()
             except EtcdError as error:
                 if not error.retryable:
                     raise

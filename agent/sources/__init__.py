@@ -1,0 +1,34 @@
+"""The sources by their scheme, and what depends on the dialect of a table. A source knows no other one."""
+
+import importlib
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+from agent.errors import SourceConfigError
+from agent.sources.source import Scope, Source
+
+#: scheme → module and class; imported when asked for, so that nobody pays for a source they do not use
+_SOURCES = {
+    "postgresql": ("agent.sources.postgres.source", "PostgresSource"),
+    "postgres": ("agent.sources.postgres.source", "PostgresSource"),
+}
+
+
+class _SourceClass(Protocol):
+    def __call__(self, uri: str, scope: Scope) -> Source: ...
+
+
+def open_source(uri: str, scope: Scope) -> Source:
+    """The source that ``uri`` names. Opening reaches for nothing yet: see ``Source.check``.
+
+    :raises SourceConfigError: malformed, or a scheme that there is no source for.
+    """
+    try:
+        scheme = urlsplit(uri).scheme
+    except ValueError:
+        raise SourceConfigError("the source URI is malformed; write postgresql://user:password@host:port/db") from None
+    if scheme not in _SOURCES:
+        raise SourceConfigError(f"there is no source for {scheme or 'no scheme'}://; there are {', '.join(_SOURCES)}")
+    module, name = _SOURCES[scheme]
+    source = cast("_SourceClass", getattr(importlib.import_module(module), name))
+    return source(uri, scope)

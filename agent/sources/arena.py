@@ -112,6 +112,8 @@ class Cut:
     #: commit time at ``resolved_ts``, Unix seconds
     resolved_time: float
     is_complete: bool
+    #: what else the source needs to go on at ``resolved_ts``: see ``agent.sources.source.Position``
+    position: str = ""
 
     def batches(self) -> list[TableBatch]:
         """Its events, grouped by table. Copies: the arena is free afterwards."""

@@ -16,43 +16,16 @@ from typing import Final
 import structlog
 
 from agent.errors import SourceUnreachableError
-from agent.ports import Executor, Sink, StagedFile
-from agent.schema import TableSchema
-from agent.sources.postgres import snapshot
-from agent.sources.postgres.chunks import Chunk
-from agent.sources.postgres.connection import Connection
-from agent.sources.postgres.export import ExportedSnapshot
-from agent.sources.postgres.uri import Target, parse_uri
-from agent.units.dump_plan import DumpOrder
-from agent.units.manifest import DoneChunk, DoneChunks, Manifest, Plan, TablePlan
+from agent.sources.dumping import DoneChunk, DoneChunks, DumpOrder, DumpSession, TablePlan
+from agent.units.manifest import Manifest
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
-from reactor.ids import Ts
 
 _ATTEMPTS_MAX: Final = 3
 _RECORD_PERIOD_S: Final = 1.0
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkTask:
-    """What one Spark task is told. ``ts`` goes into rows that carry their commit's position (changelog)."""
-
-    source: Target
-    snapshot: str
-    schema: TableSchema
-    chunk: Chunk
-    chunk_id: str
-    ts: Ts
-    open_sink: Callable[[], Sink]
-
-
-def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
-    """Runs on an executor. :raises WeirError: source or sink failed; nothing of the chunk counts."""
-    batches = snapshot.read_chunk(task.source, task.snapshot, task.schema, task.chunk)
-    return tuple(task.open_sink().stage(task.schema, task.chunk_id, batches, task.ts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +36,12 @@ class _Attempt:
 
 
 class ChunkRun:
-    """One run over a plan. Blocking; used once. ``guard`` is the session that holds the tables' locks."""
+    """One run over a session's plan. Blocking; used once."""
 
-    def __init__(
-        self,
-        order: DumpOrder,
-        plan: Plan,
-        export: ExportedSnapshot,
-        manifest: Manifest,
-        executor: Executor,
-        *,
-        guard: Connection,
-    ) -> None:
-        self._guard = guard
+    def __init__(self, order: DumpOrder, session: DumpSession, manifest: Manifest) -> None:
         self._order = order
-        self._target = parse_uri(order.source)
-        self._plan = plan
-        self._export = export
+        self._session = session
         self._manifest = manifest
-        self._executor = executor
         self._running: dict[Future[DoneChunk], _Attempt] = {}
         self._failure: BaseException | None = None
         self._unrecorded: list[DoneChunk] = []
@@ -91,11 +51,11 @@ class ChunkRun:
     def run(self, done: DoneChunks, *, stopped: Event, on_done: Callable[[], None]) -> None:
         """Read the chunks that ``done`` lacks, adding them to it; ``on_done`` after each.
 
-        :raises WeirError: a chunk failed for good, or the snapshot or the guard is lost.
+        :raises WeirError: a chunk failed for good, or the session is lost.
         """
         waiting = deque(
             _Attempt(table, number)
-            for table in self._plan.tables
+            for table in self._session.plan.tables
             for number in range(table.chunks.count)
             if (table.record.table_id, number) not in done
         )
@@ -136,39 +96,29 @@ class ChunkRun:
 
     def _is_worth_another(self, error: BaseException, attempt: _Attempt) -> bool:
         is_retryable = isinstance(error, WeirError) and error.retryable
-        return is_retryable and attempt.attempt < _ATTEMPTS_MAX and self._failure is None and self._export.is_alive()
+        return is_retryable and attempt.attempt < _ATTEMPTS_MAX and self._failure is None and self._session.is_alive()
 
     def _explained(self, error: BaseException) -> BaseException:
-        if not isinstance(error, WeirError) or self._export.is_alive():
+        if not isinstance(error, WeirError) or self._session.is_alive():
             return error
         lost = SourceUnreachableError(
-            f"the dump's snapshot was lost with its connection to {self._target}; it goes on with a new one by itself"
+            "the dump's snapshot was lost with its connection to the source; it goes on with a new one by itself"
         )
         lost.__cause__ = error
         return lost
 
     def _stage(self, attempt: _Attempt) -> DoneChunk:
         table, number = attempt.table, attempt.number
-        task = ChunkTask(
-            source=self._target,
-            snapshot=self._export.snapshot,
-            schema=table.schema,
-            chunk=table.chunks.chunk(number),
-            # The epoch: a run that was given up but still lives must not write over files of the next.
-            chunk_id=f"{self._order.epoch}-{number}",
-            ts=table.record.start_ts,
-            open_sink=self._order.open_sink,
-        )
-        name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
-        [files] = self._executor.map(stage_chunk, [task], description=name)
+        # The epoch: a run that was given up but still lives must not write over files of the next.
+        files = self._session.stage(table, number, f"{self._order.epoch}-{number}")
         failpoints.reach(Point.DUMP_STAGED)
         return DoneChunk(table.record.table_id, table.generation, number, files)
 
     def _record(self, *, is_last: bool) -> None:
-        """Write finished chunks down, if the tables were locked for as long as they were read: see ``dump_plan``."""
+        """Write finished chunks down, if they count."""
         now = time.monotonic()
         if self._unrecorded and (is_last or now - self._recorded_at >= _RECORD_PERIOD_S):
-            self._guard.query("SELECT 1")
+            self._session.verify()
             self._manifest.write_done(self._order.epoch, self._records, self._unrecorded)
             self._records += 1
             self._unrecorded, self._recorded_at = [], now

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from agent.errors import SourceUnreachableError
 from agent.settings import SyncSettings
 from agent.sources.arena import Arena, ArenaPool, Cut
-from agent.sources.postgres.stream import ReplicationStream
+from agent.sources.source import Stream
 from reactor.ids import Ts
 
 #: looks again so soon when only the log holds a cut back
@@ -27,7 +27,7 @@ class Intake:
 
     def __init__(
         self,
-        stream: ReplicationStream,
+        stream: Stream,
         pool: ArenaPool,
         *,
         durable_ts: Ts,
@@ -63,6 +63,7 @@ class Intake:
         """Read until stopped.
 
         :raises SourceError: the stream ended or was lost.
+        :raises StreamRestart: it is to be opened again.
         """
         while not self._stopping.is_set():
             self._read()

@@ -12,7 +12,7 @@ from anyio import to_thread
 
 from agent.ports import Sink, StagedFile
 from agent.schema import TableSchema
-from agent.sources.postgres.types import arrow_schema
+from agent.sources.dialects import arrow_schema
 from agent.units.manifest import read_manifest
 from reactor import failpoints
 from reactor.failpoints import Point

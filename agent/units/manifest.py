@@ -12,88 +12,21 @@ of them read the same chunk, the newer one's files count; each wrote files of it
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, BinaryIO, Final, Self
 
 from agent.errors import LogError
 from agent.log.storage import LogDirectory, open_input
 from agent.ports import StagedFile
 from agent.schema import TableSchema
-from agent.sources.postgres.chunks import ChunkPlan
+from agent.sources.dialects import read_chunks
+from agent.sources.dumping import DoneChunk, DoneChunks, Plan, TablePlan
 from reactor.ids import Ts
 from reactor.records import TableRecord
 
 # ten digits, and more once etcd has come to revision 100,000 (see ``owner.workers.first_epoch``)
 _PLAN: Final = re.compile(r"^plan-(\d{10,})\.json$")
 _DONE: Final = re.compile(r"^done-(\d{10,})-(\d{6,})\.jsonl$")
-
-
-@dataclass(frozen=True, slots=True)
-class TablePlan:
-    """One table. ``generation`` is the epoch that began reading it: chunks of an older one are worth nothing."""
-
-    record: TableRecord
-    schema: TableSchema
-    chunks: ChunkPlan
-    generation: int
-
-    def to_fields(self) -> dict[str, Any]:
-        return {
-            "record": json.loads(self.record.encode()),
-            "schema": json.loads(self.schema.to_json()),
-            "chunks": self.chunks.to_fields(),
-            "generation": self.generation,
-        }
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Self:
-        return cls(
-            TableRecord.model_validate(fields["record"]),
-            TableSchema.from_json(json.dumps(fields["schema"])),
-            ChunkPlan.from_fields(fields["chunks"]),
-            fields["generation"],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """``start_ts``: where the permanent slot starts, and sync after it."""
-
-    epoch: int
-    slot: str
-    start_ts: Ts
-    tables: tuple[TablePlan, ...]
-
-    def to_json(self) -> str:
-        fields = {"epoch": self.epoch, "slot": self.slot, "start_ts": self.start_ts}
-        return json.dumps({**fields, "tables": [table.to_fields() for table in self.tables]})
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Self:
-        fields = json.loads(text)
-        tables = tuple(TablePlan.from_fields(table) for table in fields["tables"])
-        return cls(fields["epoch"], fields["slot"], Ts(fields["start_ts"]), tables)
-
-
-@dataclass(frozen=True, slots=True)
-class DoneChunk:
-    table_id: int
-    generation: int
-    number: int
-    files: tuple[StagedFile, ...]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Self:
-        fields = json.loads(text)
-        files = tuple(StagedFile(**file) for file in fields.pop("files"))
-        return cls(files=files, **fields)
-
-
-#: finished chunks of the generations that a plan counts, by table and number
-DoneChunks = dict[tuple[int, int], DoneChunk]
 
 
 class Manifest:
@@ -118,11 +51,11 @@ class Manifest:
     def read_plan(self) -> Plan | None:
         """The newest plan, if a dump has ever got as far. :raises LogError: the storage refused."""
         plans = {int(match[1]): name for name in self._directory.names() if (match := _PLAN.match(name))}
-        return Plan.from_json(self._read(plans[max(plans)])) if plans else None
+        return _plan_from_json(self._read(plans[max(plans)])) if plans else None
 
     def write_plan(self, plan: Plan) -> None:
         """:raises LogError: the storage refused."""
-        self._write(f"plan-{plan.epoch:010d}.json", plan.to_json())
+        self._write(f"plan-{plan.epoch:010d}.json", _plan_to_json(plan))
 
     def read_done(self, plan: Plan) -> DoneChunks:
         """The finished chunks that count under ``plan``. :raises LogError: the storage refused."""
@@ -130,14 +63,14 @@ class Manifest:
         done: DoneChunks = {}
         for name in sorted(name for name in self._directory.names() if _DONE.match(name)):
             for line in self._read(name).splitlines():
-                chunk = DoneChunk.from_json(line)
+                chunk = _chunk_from_json(line)
                 if generations.get(chunk.table_id) == chunk.generation:
                     done[chunk.table_id, chunk.number] = chunk
         return done
 
     def write_done(self, epoch: int, number: int, chunks: Iterable[DoneChunk]) -> None:
         """:raises LogError: the storage refused."""
-        self._write(f"done-{epoch:010d}-{number:06d}.jsonl", "".join(f"{chunk.to_json()}\n" for chunk in chunks))
+        self._write(f"done-{epoch:010d}-{number:06d}.jsonl", "".join(f"{_chunk_to_json(chunk)}\n" for chunk in chunks))
 
     def remove(self) -> None:
         """When the changefeed is removed. :raises LogError: the storage refused."""
@@ -172,3 +105,43 @@ def read_manifest(uri: str) -> Iterator[tuple[TableRecord, TableSchema, list[Sta
             )
         files = [file for number in numbers for file in done[table.record.table_id, number].files]
         yield table.record, table.schema, files
+
+
+def _plan_to_json(plan: Plan) -> str:
+    fields = {"epoch": plan.epoch, "start_ts": plan.start_ts, "position": plan.position}
+    return json.dumps({**fields, "tables": [_table_to_fields(table) for table in plan.tables]})
+
+
+def _plan_from_json(text: bytes) -> Plan:
+    fields = json.loads(text)
+    tables = tuple(_table_from_fields(table) for table in fields["tables"])
+    return Plan(fields["epoch"], Ts(fields["start_ts"]), tables, fields["position"])
+
+
+def _table_to_fields(table: TablePlan) -> dict[str, Any]:
+    return {
+        "record": json.loads(table.record.encode()),
+        "schema": json.loads(table.schema.to_json()),
+        "chunks": table.chunks.to_fields(),
+        "generation": table.generation,
+    }
+
+
+def _table_from_fields(fields: dict[str, Any]) -> TablePlan:
+    schema = TableSchema.from_json(json.dumps(fields["schema"]))
+    return TablePlan(
+        TableRecord.model_validate(fields["record"]),
+        schema,
+        read_chunks(schema.dialect, fields["chunks"]),
+        fields["generation"],
+    )
+
+
+def _chunk_to_json(chunk: DoneChunk) -> str:
+    return json.dumps(asdict(chunk), separators=(",", ":"))
+
+
+def _chunk_from_json(text: bytes) -> DoneChunk:
+    fields = json.loads(text)
+    files = tuple(StagedFile(**file) for file in fields.pop("files"))
+    return DoneChunk(files=files, **fields)

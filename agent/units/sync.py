@@ -1,9 +1,9 @@
 """The sync unit: the only reader of its source. It moves the replication stream into the change log, for ever.
 
-A *session* is one connection: check that the slot can go on exactly where the log stands, open the stream, read in one
-thread (``intake``) while what was cut is written and made part of the log here. A session that ends for a reason that
-may pass is followed by another, under a new epoch of the log, from the log's resolved Ts. Whoever finds that another
-writer has taken the log over stops; so does a unit whose position is no longer on the server.
+A *session* is one connection: the source checks that it can go on exactly where the log stands and opens the stream,
+one thread reads it (``intake``), and what was cut is written and made part of the log here. A session that ends for a
+reason that may pass is followed by another, under a new epoch of the log, from the log's resolved Ts. Whoever finds
+that another writer has taken the log over stops; so does a unit whose position is no longer on the server.
 
 Nothing is reported to the server as received before the log's head has moved past it.
 """
@@ -11,7 +11,6 @@ Nothing is reported to the server as received before the log's head has moved pa
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import anyio
 import anyio.from_thread
@@ -20,7 +19,6 @@ import anyio.to_thread
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceUnreachableError
 from agent.log import retention, segment
 from agent.log.head import LogWriter
 from agent.log.segment import SegmentName
@@ -28,33 +26,15 @@ from agent.log.storage import LogDirectory
 from agent.ports import SegmentRef
 from agent.settings import SyncSettings
 from agent.sources.arena import ArenaPool, Cut
-from agent.sources.postgres import slots
-from agent.sources.postgres.connection import Connection, connect
-from agent.sources.postgres.identity import read_identity
-from agent.sources.postgres.lsn import format_lsn
-from agent.sources.postgres.resolver import TextFormNeeded, TypeResolver
-from agent.sources.postgres.slots import Names
-from agent.sources.postgres.stream import ReplicationStream
+from agent.sources.source import OpenStream, Position, StreamRestart, Streams
 from agent.units.intake import Intake
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import Ts
-from reactor.records import LogHead, TableRecord
+from reactor.records import LogHead
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class SyncSource:
-    """What to read. ``start_ts`` counts only where the log has no head yet; an empty ``system_id`` is any server."""
-
-    uri: str
-    names: Names
-    tables: tuple[TableRecord, ...]
-    start_ts: Ts
-    system_id: str = ""
-    timeline: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +54,13 @@ class SyncStatistics:
 
 
 class SyncUnit:
-    """``checkpoint`` tells what every span has passed; segments below it go after ``retention_s``."""
+    """``start`` counts only where the log has no head yet. ``checkpoint`` tells what every span has passed; segments
+    below it go after ``retention_s``."""
 
     def __init__(
         self,
-        source: SyncSource,
+        streams: Streams,
+        start: Position,
         *,
         writer: LogWriter,
         directory: LogDirectory,
@@ -86,18 +68,15 @@ class SyncUnit:
         retention_s: float,
         settings: SyncSettings | None = None,
     ) -> None:
-        self._source = source
+        self._streams = streams
+        self._start = start
         self._writer = writer
         self._directory = directory
         self._checkpoint = checkpoint
         self._retention_s = retention_s
         self._settings = settings or SyncSettings()
-        # the server of the first session, where nobody told us before
-        self._system_id, self._timeline = source.system_id, source.timeline
-        self._is_text = False
-        self._table_ids = frozenset(table.table_id for table in source.tables)
         self._retention_at = 0.0
-        self._publication_at = 0.0
+        self._check_at = 0.0
         self._sessions = self._segments = self._rows = self._bytes = 0
         self._is_connected = False
         self._failure: WeirError | None = None
@@ -110,15 +89,13 @@ class SyncUnit:
         :raises PositionLostError: the server can no longer send what comes next.
         :raises WeirError: whatever else does not pass by itself.
         """
-        await self._writer.take_over(start_ts=self._source.start_ts)
+        await self._writer.take_over(self._start.ts, position=self._start.text)
         delay_s = self._settings.reconnect_s
         while True:
             before = self._writer.head.resolved_ts
             try:
                 await self._session()
-            except TextFormNeeded as reason:
-                _log.info("stream goes on in text form", table=str(reason))
-                self._is_text = True
+            except StreamRestart:
                 delay_s = 0.0
             except WeirError as error:
                 if not error.retryable:
@@ -152,22 +129,27 @@ class SyncUnit:
         return delay_s
 
     async def _session(self) -> None:
-        """One connection, to its end. Its end is an error, or ``TextFormNeeded``."""
-        connection, publications = await anyio.to_thread.run_sync(self._connect)
+        """One connection, to its end. Its end is an error, or ``StreamRestart``."""
+        pool = ArenaPool(self._settings.arenas, self._settings.segment_bytes)
+        opened = await anyio.to_thread.run_sync(self._open, pool)
         try:
-            await self._read(connection, publications)
+            await self._read(opened, pool)
         finally:
             self._is_connected = False
-            connection.close()
+            opened.close()
 
-    async def _read(self, connection: Connection, publications: tuple[str, ...]) -> None:
+    def _open(self, pool: ArenaPool) -> OpenStream:
+        head = self._writer.head
+        arena = pool.take(timeout_s=0.0)
+        assert arena is not None, "a new pool has free arenas"
+        return self._streams.open(Position(head.resolved_ts, head.position), arena)
+
+    async def _read(self, opened: OpenStream, pool: ArenaPool) -> None:
         settings, head = self._settings, self._writer.head
-        pool = ArenaPool(settings.arenas, settings.segment_bytes)
-        stream = await anyio.to_thread.run_sync(self._open_stream, connection, publications, pool)
         # never full: every cut but one without events holds an arena, and such a one is alone on its way
         send, receive = anyio.create_memory_object_stream[Cut](settings.arenas + 1)
         intake = Intake(
-            stream,
+            opened.stream,
             pool,
             durable_ts=head.resolved_ts,
             deliver=lambda cut: anyio.from_thread.run_sync(send.send_nowait, cut),
@@ -177,12 +159,12 @@ class SyncUnit:
         self._is_connected = True
         failures: list[Exception] = []
         async with send, anyio.create_task_group() as group:
-            group.start_soon(self._append_all, receive, intake, pool, connection, failures)
+            group.start_soon(self._append_all, receive, intake, pool, opened, failures)
             # what is cut when reading ends still goes into the log: the error comes after it
             try:
                 # a limiter of its own: it holds its thread for as long as the session lasts
                 await anyio.to_thread.run_sync(intake.run, limiter=anyio.CapacityLimiter(1))
-            except (WeirError, TextFormNeeded) as error:
+            except (WeirError, StreamRestart) as error:
                 failures.append(error)
             except anyio.BrokenResourceError:
                 pass  # the other half has failed, and said why
@@ -196,7 +178,7 @@ class SyncUnit:
         receive: MemoryObjectReceiveStream[Cut],
         intake: Intake,
         pool: ArenaPool,
-        connection: Connection,
+        opened: OpenStream,
         failures: list[Exception],
     ) -> None:
         try:
@@ -207,21 +189,23 @@ class SyncUnit:
                     intake.settled(self._writer.head.resolved_ts)
                     self._failure = None
                     await self._remove_old()
-                    await self._check_publication()
+                    await self._check_source()
         except WeirError as error:
             # it is the reason why reading ends, not the other way round
             failures.insert(0, error)
         finally:
             intake.stop()
-            connection.abort()
+            opened.abort()
 
     async def _append(self, cut: Cut, pool: ArenaPool) -> None:
         if cut.arena is None:
-            await self._writer.advance(cut.resolved_ts, resolved_time=cut.resolved_time)
+            await self._writer.advance(cut.resolved_ts, resolved_time=cut.resolved_time, position=cut.position)
             return
         written = await anyio.to_thread.run_sync(self._write, cut, pool)
         failpoints.reach(Point.SYNC_WRITTEN)
-        await self._writer.append(written, is_complete=cut.is_complete, resolved_time=cut.resolved_time)
+        await self._writer.append(
+            written, is_complete=cut.is_complete, resolved_time=cut.resolved_time, position=cut.position
+        )
         self._segments += 1
         self._rows += cut.rows
         self._bytes += written.bytes
@@ -251,73 +235,11 @@ class SyncUnit:
             await retention.apply(removal, self._writer)
             await anyio.to_thread.run_sync(retention.remove_files, removal, self._directory)
 
-    async def _check_publication(self) -> None:
+    async def _check_source(self) -> None:
         """Now and then: whether the server still sends everything.
 
         :raises SourceConfigError: it does not.
         """
-        if time.monotonic() < self._publication_at:
-            return
-        self._publication_at = time.monotonic() + self._settings.publication_check_s
-        try:
-            await anyio.to_thread.run_sync(self._check_members)
-        except SourceUnreachableError as error:
-            _log.info("publication could not be looked at", error=str(error))
-
-    def _check_members(self) -> None:
-        with connect(self._source.uri) as connection:
-            slots.check_members(connection, self._source.names, self._table_ids)
-
-    def _connect(self) -> tuple[Connection, tuple[str, ...]]:
-        """A replication connection to the same server as ever, whose slot can go on where the log stands.
-
-        Also returns the publications. Questions go through a session of their own: what a walsender learns of a table
-        through SQL stays in its caches, and it would decode older changes of that table with today's columns.
-        """
-        source, resolved_ts = self._source, self._writer.head.resolved_ts
-        with connect(source.uri) as session:
-            if source.names.owns_slot:
-                slots.evict_reader(session, source.names.slot)
-            slots.check_position(session, source.names.slot, resolved_ts)
-            publications = slots.publications(session, source.names)
-            slots.check_members(session, source.names, self._table_ids)
-        connection = connect(source.uri, replication=True)
-        try:
-            self._check_identity(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection, publications
-
-    def _check_identity(self, connection: Connection) -> None:
-        found = read_identity(connection)
-        if not self._system_id:
-            self._system_id, self._timeline = found.system_id, found.timeline
-        if (found.system_id, found.timeline) != (self._system_id, self._timeline):
-            raise PositionLostError(
-                f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but the changefeed began "
-                f"on {self._system_id}, timeline {self._timeline}, whose positions mean nothing here; "
-                f"{NEW_SNAPSHOT}"
-            )
-        resolved = self._writer.head.resolved_ts
-        if found.flushed_ts < resolved:
-            raise PositionLostError(
-                f"{connection.target} was set back to {format_lsn(found.flushed_ts)}, behind the log's "
-                f"{format_lsn(resolved)}; {NEW_SNAPSHOT}"
-            )
-
-    def _open_stream(self, connection: Connection, publications: tuple[str, ...], pool: ArenaPool) -> ReplicationStream:
-        source = self._source
-        resolver = TypeResolver(partial(connect, source.uri), sorted(self._table_ids))
-        binary = not (self._is_text or resolver.needs_text)
-        arena = pool.take(timeout_s=0.0)
-        assert arena is not None, "a new pool has free arenas"
-        stream = ReplicationStream(
-            connection,
-            arena,
-            resolved=self._writer.head.resolved_ts,
-            is_wanted=self._table_ids.__contains__,
-            resolve=partial(resolver.resolve, binary=binary),
-        )
-        stream.start(source.names.slot, publications, binary=binary)
-        return stream
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + self._settings.source_check_s
+            await anyio.to_thread.run_sync(self._streams.check)

@@ -22,7 +22,9 @@ from agent.settings import SyncSettings
 from agent.sources.postgres.connection import Connection, connect
 from agent.sources.postgres.lsn import parse_lsn
 from agent.sources.postgres.slots import Names, create_slot, ensure_publications, names_for
-from agent.units.sync import SyncSource, SyncUnit
+from agent.sources.postgres.streams import PostgresStreams
+from agent.sources.source import Identity, Position, StreamOrder
+from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey
@@ -62,7 +64,8 @@ class SyncRig:
 
     def unit(self, capture: str = "a", *, system_id: str = "") -> SyncUnit:
         return SyncUnit(
-            SyncSource(self.uri, self.names, self.tables, self.start_ts, system_id, 1),
+            PostgresStreams(self.uri, self.names, StreamOrder(self.tables, Identity(system_id, 1))),
+            Position(self.start_ts),
             writer=LogWriter(self.store(), capture=CaptureId(capture)),
             directory=self.directory,
             checkpoint=lambda: Ts(self.checkpoint_ts),

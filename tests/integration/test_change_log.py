@@ -30,11 +30,11 @@ async def test_a_log_is_written_taken_over_read_and_shortened(etcd_url: str, tmp
     try:
         key = LogKey("log-test", "default", ChangefeedId(tmp_path.name.replace("_", "-")), "main")
         old, new = (LogWriter(EtcdHeadStore(client, key), capture=CaptureId(name)) for name in ("old", "new"))
-        await old.take_over(start_ts=Ts(5))
+        await old.take_over(Ts(5))
         await old.append(written(place, old), is_complete=True, resolved_time=1.0)
         await old.append(written(place, old), is_complete=False, resolved_time=1.0)
 
-        await new.take_over(start_ts=Ts(5))
+        await new.take_over(Ts(5))
         late = written(place, old)
         with pytest.raises(LogFencedError, match="taken over by new"):
             await old.append(late, is_complete=True, resolved_time=2.0)

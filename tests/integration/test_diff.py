@@ -1,6 +1,7 @@
 """Equal iff source and sink hold the same rows: on batches, on changelogs, and on a real PostgreSQL."""
 
 import datetime
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.diff import compare, compare_tables
+from agent.diff import TableDiff, compare, compare_tables
 from agent.errors import SinkConfigError, SinkUriError
 from agent.ports import BEFORE_FULL, BEFORE_KEY, Changes, FlushTask
 from agent.sinks import open_sink
 from agent.sinks.delta import DeltaSink
 from agent.sinks.delta_read import read_rows
+from agent.sources import open_source
 from agent.sources.postgres.catalog import read_schemas
 from agent.sources.postgres.connection import connect
 from agent.sources.postgres.snapshot import read_table
 from agent.sources.postgres.types import arrow_schema
+from agent.sources.source import Scope, Source
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records import ChangefeedConfig, SinkMode, TableRecord
 from tests.unit.agent.changes_build import (
     ARROW,
     UNCHANGED,
@@ -163,12 +166,18 @@ def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> N
     sink = open_sink(f"delta+file://{tmp_path}", changefeed="feed", mode=SinkMode.UPSERT)
     staged = sink.stage(schema, "0", iter(read_table(uri, schema)), Ts(100))
     sink.load(record, schema, arrow_schema(schema), staged)
-    [diff] = compare_tables(uri, f"delta+file://{tmp_path}", [record])
+    source = open_source(uri, Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig()))
+    [diff] = compared(source, f"delta+file://{tmp_path}", record)
     assert (diff.table, diff.equal, diff.rows_source, diff.rows_sink) == ("public.t", True, 5000, 5000)
     with connect(uri) as connection:
         connection.query("UPDATE t SET note = 'changed' WHERE id = 17")
         connection.query("DELETE FROM t WHERE id = 4711")
-    [diff] = compare_tables(uri, f"delta+file://{tmp_path}", [record])
+    [diff] = compared(source, f"delta+file://{tmp_path}", record)
     assert diff.differences == ("id=17: differs in note", "id=4711: only in the sink")
     with pytest.raises(SinkUriError, match="cannot be read"):
-        compare_tables(uri, "blackhole://", [record])
+        compared(source, "blackhole://", record)
+
+
+def compared(source: Source, sink_uri: str, record: TableRecord) -> list[TableDiff]:
+    with closing(source.snapshot()) as snapshot:
+        return compare_tables(source, snapshot, sink_uri, [record])

@@ -18,12 +18,14 @@ import pytest
 from agent.errors import JobError, SourceUnreachableError
 from agent.ports import DELETE, TRUNCATE, Executor, Sink, StagedFile
 from agent.schema import TableSchema
+from agent.sources.dumping import DumpOrder
 from agent.sources.postgres.decode import decode
+from agent.sources.postgres.dump import PostgresDumper
+from agent.sources.postgres.dump_plan import plan_tables
 from agent.sources.postgres.export import create_slot
 from agent.sources.postgres.snapshot import session
 from agent.span_rows import key_changes
 from agent.units.dump import DumpProgress, DumpUnit
-from agent.units.dump_plan import DumpOrder, plan_tables
 from agent.units.manifest import Manifest, read_manifest
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
@@ -109,8 +111,6 @@ class Source:
         on_progress: Callable[[DumpProgress], None] = lambda _: None,
     ) -> DumpUnit:
         order = DumpOrder(
-            source=self.postgres.uri(self.name),
-            slot=f"slot_{self.name}",
             tables=tuple(tables),
             sink_mode=sink_mode,
             open_sink=cast("Callable[[], Sink]", partial(ParquetStage, self.stage)),
@@ -118,7 +118,8 @@ class Source:
             chunk_rows=1_000,
             parallel=2,
         )
-        return DumpUnit(order, manifest, executor or InlineExecutor(), on_progress=on_progress)
+        dumper = PostgresDumper(self.postgres.uri(self.name), f"slot_{self.name}")
+        return DumpUnit(dumper, order, manifest, executor or InlineExecutor(), on_progress=on_progress)
 
     def replayed(self, manifest: Manifest, name: str, key: Sequence[str]) -> Rows:
         """The staged rows, then every change above the table's ``start_ts``: what an upsert sink comes to hold."""
@@ -208,7 +209,7 @@ def test_staged_rows_and_the_stream_after_them_are_the_source(source: Source, ma
     assert source.replayed(manifest, "pair", ["a", "b"]) == source.rows("pair", ["a", "b"])
     assert source.replayed(manifest, "empty", ["id"]) == {}
     assert (result.rows_done, result.rows_total) == (8000, 8000)
-    assert {table.start_ts for table in result.tables} == {result.start_ts}
+    assert {table.start_ts for table in result.tables} == {result.start.ts}
     assert [step.rows_done for step in progress] == sorted(step.rows_done for step in progress)
     assert len(progress) > 8
 
@@ -252,7 +253,7 @@ def test_a_resumed_dump_keeps_chunks_by_key_and_replay_mends_their_two_moments(
     read_again = [description for description in executor.descriptions if "keyed" in description]
     assert 1 <= len(read_again) < 5
     keyed, pair = result.tables
-    assert keyed.start_ts == result.start_ts < keyed.consistent_ts
+    assert keyed.start_ts == result.start.ts < keyed.consistent_ts
     assert source.replayed(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
     assert pair.start_ts == keyed.consistent_ts
     assert source.replayed(manifest, "pair", ["a", "b"]) == source.rows("pair", ["a", "b"])
@@ -265,7 +266,7 @@ def test_a_table_that_is_cut_by_blocks_is_read_again_as_a_whole(source: Source, 
     executor = InlineExecutor()
     result = source.unit(manifest, tables, executor=executor, epoch=2).run_blocking()
     assert executor.has_read_all
-    assert result.tables[0].start_ts > result.start_ts
+    assert result.tables[0].start_ts > result.start.ts
     assert source.replayed(manifest, "pair", ["a", "b"]) == source.rows("pair", ["a", "b"])
 
 
@@ -323,7 +324,7 @@ def test_a_lost_snapshot_ends_the_run_and_the_next_one_goes_on(source: Source, m
 @pytest.mark.parametrize("rewrite", ["TRUNCATE keyed, parts_low", "ALTER TABLE keyed ALTER COLUMN id TYPE bigint"])
 def test_a_table_that_was_rewritten_since_the_snapshot_is_not_read_as_empty(source: Source, rewrite: str) -> None:
     uri = source.postgres.uri(source.name)
-    order = DumpOrder(uri, "", (source.record("keyed", ["id"]),), SinkMode.UPSERT, _no_sink, epoch=1)
+    order = DumpOrder((source.record("keyed", ["id"]),), SinkMode.UPSERT, _no_sink, epoch=1)
     with create_slot(uri, f"slot_{source.name}") as export:
         source.run(rewrite)
         with session(uri, export.snapshot) as guard, pytest.raises(SourceUnreachableError, match="keyed was rewritten"):

@@ -9,9 +9,10 @@ from deltalake import DeltaTable
 from agent.errors import LogError, SinkConfigError
 from agent.schema import TableSchema
 from agent.sinks import open_sink
+from agent.sources.dumping import DoneChunk, Plan, TablePlan
 from agent.sources.postgres.chunks import ChunkPlan, PlanKind
 from agent.units.load import LoadUnit, create_empty
-from agent.units.manifest import DoneChunk, Manifest, Plan, TablePlan
+from agent.units.manifest import Manifest
 from reactor.ids import TableSpan, Ts
 from reactor.records import SinkMode, TableRecord
 from tests.integration.pgoutput_build import TABLE
@@ -27,7 +28,7 @@ def dumped(root: Path, tables: Sequence[tuple[TableRecord, TableSchema]], *, don
     sink = open_sink(f"delta+file://{root}/lake", changefeed="feed", mode=SinkMode.UPSERT)
     manifest = Manifest.for_source(str(root / "log"), changefeed="feed", source="main")
     plans = tuple(TablePlan(record, schema, ChunkPlan(PlanKind.WHOLE, count=1, rows=3), 1) for record, schema in tables)
-    manifest.write_plan(Plan(1, "slot", Ts(100), plans))
+    manifest.write_plan(Plan(1, Ts(100), plans))
     if done:
         batch = changes([insert(at, "a", "x") for at in range(3)], arrow=ARROW).after
         for number, (record, schema) in enumerate(tables):

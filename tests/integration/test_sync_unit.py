@@ -136,7 +136,7 @@ async def test_a_unit_that_was_replaced_stops_and_leaves_nothing_in_the_log(rig:
         rig.execute("INSERT INTO b VALUES (1, 1, 1)")
         await rig.wait_resolved()
         # the slot has one reader only: the new one gets it when the old one has found itself fenced
-        await LogWriter(rig.store(), capture=CaptureId("new")).take_over(start_ts=Ts(0))
+        await LogWriter(rig.store(), capture=CaptureId("new")).take_over(Ts(0))
         rig.execute("INSERT INTO b VALUES (2, 2, 2)")
 
     async with anyio.create_task_group() as group:
@@ -209,7 +209,7 @@ async def test_an_application_may_update_a_table_without_identity(postgres: Embe
 
 
 async def test_a_publication_that_shrinks_is_not_passed_over_in_silence(rig: SyncRig) -> None:
-    rig.settings = SyncSettings(publication_check_s=0.1, progress_s=0.1)
+    rig.settings = SyncSettings(source_check_s=0.1, progress_s=0.1)
 
     async def shrink() -> None:
         await rig.wait_resolved()

@@ -23,10 +23,11 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.segment import SegmentName
 from agent.parts import Flushed, FlushLimits, Parts, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.ports import FlushResult, FlushTask
+from agent.sources.source import ComparisonSnapshot
 from agent.units.records import UnitRecords
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.secrets import Keeper
-from capture.works import LifeWorks, SourceSnapshot
+from capture.works import LifeWorks
 from owner.jobs import SinkRead, TableRead, UpstreamDropped
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Target
@@ -192,7 +193,7 @@ class SimulatedParts:
         log_key = keys.LogKey(self._node.world.cluster, self._info.namespace, self._info.id, order.source)
         store = EtcdHeadStore(self._client, log_key, life=self._life)
         writer = LogWriter(store, capture=self._capture, epoch_floor=self._life.revision)
-        await writer.take_over(start_ts=running.start_ts)
+        await writer.take_over(running.start_ts)
         while True:
             try:
                 await self._session(writer)
@@ -212,9 +213,17 @@ class SimulatedParts:
 
         :raises SourceUnreachableError: it broke.
         """
+        me = self._upstream.reader = object()  # the server ends whoever read before
+        try:
+            await self._stream(writer, me)
+        finally:
+            if self._upstream.reader is me:
+                self._upstream.reader = None
+
+    async def _stream(self, writer: LogWriter, me: object) -> None:
         read = writer.head.resolved_ts
         look_at = anyio.current_time() + _RETENTION_CHECK_S
-        while True:
+        while self._upstream.reader is me:
             news, position = self._upstream.news, self._upstream.position
             waiting = self._upstream.between(read, position)
             if waiting:
@@ -232,6 +241,7 @@ class SimulatedParts:
             with anyio.move_on_after(1.0):
                 await news.wait()
             await anyio.sleep(0.2)
+        raise SourceUnreachableError("another reader has taken the slot")
 
     def _break_sometimes(self) -> None:
         if self._node.world.weather.breaks(self._random):
@@ -316,10 +326,10 @@ class SimulatedWorks:
         """There is only one server."""
 
     @asynccontextmanager
-    async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[SourceSnapshot]:
+    async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[ComparisonSnapshot]:
         yield _Position(Ts(0))
 
-    async def compare(self, info: ChangefeedInfo, snapshot: SourceSnapshot) -> list[TableDiff]:
+    async def compare(self, info: ChangefeedInfo, snapshot: ComparisonSnapshot) -> list[TableDiff]:
         return []
 
 
@@ -356,13 +366,27 @@ class _SimulatedLifeWorks:
         post(SinkRead(effect.changefeed, effect.ts, tuple(found)))
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
+        """A look, then a deletion that takes as long as it takes, as in ``capture.works``."""
+        error = ""
+        try:
+            if await self._is_still_there(effect.info):
+                await self._node.in_thread(self._drop(effect.info))
+        except WeirError as failure:
+            error = str(failure)
+        post(UpstreamDropped(effect.changefeed, error))
+
+    async def _drop(self, info: ChangefeedInfo) -> None:
         world = self._node.world
-        await anyio.sleep(0.05)
         if world.weather.breaks(world.chances):
-            post(UpstreamDropped(effect.changefeed, "the source does not answer"))
-            return
-        await world.request(world.outside.storage(effect.changefeed).files.clear, after_s=0.05)
-        post(UpstreamDropped(effect.changefeed))
+            raise SourceUnreachableError("the source does not answer")
+        after_s = world.weather.storage_s(world.chances)
+        await world.request(world.outside.upstreams[info.source.sealed].drop_slot, after_s=after_s)
+        await world.request(world.outside.storage(info.id).drop, after_s=world.weather.storage_s(world.chances))
+
+    async def _is_still_there(self, info: ChangefeedInfo) -> bool:
+        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
+        item = await self._client.get(key)
+        return item is not None and ChangefeedInfo.decode(item.value, key=key).created_at == info.created_at
 
 
 def _is_fenced(span: SpanFlushed) -> bool:

@@ -4,22 +4,27 @@ from dataclasses import dataclass
 
 from agent.sources.postgres.connection import Connection
 from agent.sources.postgres.lsn import parse_lsn
+from agent.sources.source import Identity
 from reactor.ids import Ts
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class SystemIdentity:
     """``flushed_ts``: the end of the server's log as it stands."""
 
     system_id: str
     timeline: int
     flushed_ts: Ts
 
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.system_id, self.timeline)
 
-def read_identity(connection: Connection) -> Identity:
+
+def read_identity(connection: Connection) -> SystemIdentity:
     """Over a replication connection.
 
     :raises SourceError: the server refuses.
     """
     system_id, timeline, position, _ = connection.query("IDENTIFY_SYSTEM")[0]
-    return Identity(str(system_id), int(timeline or 0), parse_lsn(position or "0/0"))
+    return SystemIdentity(str(system_id), int(timeline or 0), parse_lsn(position or "0/0"))

@@ -11,8 +11,9 @@ from itertools import groupby
 from agent.errors import SourceAuthError, SourceConfigError, TableIneligibleError
 from agent.filters import TableFilter
 from agent.sources.postgres.connection import Connection, connect
-from agent.sources.postgres.identity import Identity, read_identity
+from agent.sources.postgres.identity import read_identity
 from agent.sources.postgres.sql import identifier, literal, qualified
+from agent.sources.source import SourceReport
 from reactor.records import SinkMode, TableRecord
 
 _VERSION_MIN = 14
@@ -38,15 +39,6 @@ SELECT i.indrelid::int8, i.indexrelid::int8, i.indisprimary, i.indisreplident, a
                     WHERE e.place <= i.indnkeyatts AND b.attnotnull IS NOT TRUE)
  ORDER BY i.indrelid, i.indisreplident DESC, i.indisprimary DESC, x.relname, k.place
 """
-
-
-@dataclass(frozen=True, slots=True)
-class SourceReport:
-    """A source that is fit for a changefeed over ``tables``."""
-
-    identity: Identity
-    server_version: int
-    tables: tuple[TableRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +73,7 @@ def check_source(
     """
     wanted = TableFilter(rules)
     with connect(source, replication=True) as connection:
-        identity = read_identity(connection)
+        identity = read_identity(connection).identity
         _check_server(connection)
         if new_slot:
             _check_room(connection, new_slot)
@@ -89,7 +81,7 @@ def check_source(
         if not force_replicate:
             _check_keys(tables, sink_mode)
         _check_rights(connection, [table.record for table in tables], new_publication)
-        return SourceReport(identity, connection.server_version, tuple(table.record for table in tables))
+        return SourceReport(identity, tuple(table.record for table in tables))
 
 
 def _check_server(connection: Connection) -> None:

@@ -58,7 +58,7 @@ def written(log: LogWriter, *, resolved: int = 0) -> SegmentRef:
 
 async def test_a_log_begins_where_its_source_starts() -> None:
     etcd = MemoryEtcd()
-    await writer(etcd).take_over(start_ts=Ts(77))
+    await writer(etcd).take_over(Ts(77))
     assert stored(etcd) == LogHead(
         epoch=1, writer=CaptureId("a"), resolved_ts=Ts(77), eras=(Era(epoch=1, first_seq=1),)
     )
@@ -67,7 +67,7 @@ async def test_a_log_begins_where_its_source_starts() -> None:
 async def test_segments_move_the_position_only_with_whole_transactions() -> None:
     etcd = MemoryEtcd()
     log = writer(etcd)
-    await log.take_over(start_ts=Ts(5))
+    await log.take_over(Ts(5))
     await log.append(written(log), is_complete=True, resolved_time=1.0)
     await log.append(written(log, resolved=10), is_complete=False, resolved_time=1.0)
     head = stored(etcd)
@@ -80,10 +80,10 @@ async def test_segments_move_the_position_only_with_whole_transactions() -> None
 async def test_a_new_writer_goes_on_behind_the_last_finished_transaction() -> None:
     etcd = MemoryEtcd()
     old, new = writer(etcd, "old"), writer(etcd, "new")
-    await old.take_over(start_ts=Ts(0))
+    await old.take_over(Ts(0))
     for is_complete in (True, True, False, False):
         await old.append(written(old), is_complete=is_complete, resolved_time=1.0)
-    await new.take_over(start_ts=Ts(999))
+    await new.take_over(Ts(999))
     head = stored(etcd)
     assert (head.epoch, head.writer, head.last_seq, head.resolved_ts) == (2, "new", 2, 20)
     assert head.eras == (Era(epoch=1, first_seq=1), Era(epoch=2, first_seq=3))
@@ -93,7 +93,7 @@ async def test_a_new_writer_goes_on_behind_the_last_finished_transaction() -> No
 async def test_an_era_without_segments_leaves_no_trace() -> None:
     etcd = MemoryEtcd()
     log = writer(etcd)
-    await log.take_over(start_ts=Ts(0))
+    await log.take_over(Ts(0))
     for _ in range(5):
         await log.renew()
     assert log.head.eras == (Era(epoch=6, first_seq=1),)
@@ -111,9 +111,9 @@ async def test_an_era_without_segments_leaves_no_trace() -> None:
 async def test_a_replaced_writer_can_do_nothing_more(act: Callable[[LogWriter], Awaitable[object]]) -> None:
     etcd = MemoryEtcd()
     old, new = writer(etcd, "old"), writer(etcd, "new")
-    await old.take_over(start_ts=Ts(0))
+    await old.take_over(Ts(0))
     await old.append(written(old), is_complete=True, resolved_time=1.0)
-    await new.take_over(start_ts=Ts(0))
+    await new.take_over(Ts(0))
     before = stored(etcd)
     with pytest.raises(LogFencedError, match=r"taken over by new \(epoch 2\)"):
         await act(old)
@@ -123,7 +123,7 @@ async def test_a_replaced_writer_can_do_nothing_more(act: Callable[[LogWriter], 
 async def test_a_removed_changefeed_stops_its_writer() -> None:
     etcd = MemoryEtcd()
     log = writer(etcd)
-    await log.take_over(start_ts=Ts(0))
+    await log.take_over(Ts(0))
     await MemoryClient(etcd).delete(str(_KEY))
     with pytest.raises(LogFencedError, match="changefeed was removed"):
         await log.advance(Ts(9), resolved_time=1.0)
@@ -136,7 +136,7 @@ async def test_a_removed_changefeed_stops_its_writer() -> None:
 async def test_a_move_without_an_answer_is_made_exactly_once(kind: str, reads_failing: int) -> None:
     etcd, outage = MemoryEtcd(), Outage()
     log = writer(etcd, fault=outage)
-    await log.take_over(start_ts=Ts(0))
+    await log.take_over(Ts(0))
     revision = etcd.revision
     getattr(outage, kind).append("txn")
     outage.refused += ["get"] * reads_failing
@@ -152,7 +152,7 @@ async def test_taking_over_survives_a_lost_answer() -> None:
     etcd, outage = MemoryEtcd(), Outage()
     log = writer(etcd, fault=outage)
     outage.lost.append("txn")
-    await log.take_over(start_ts=Ts(7))
+    await log.take_over(Ts(7))
     assert log.head == stored(etcd)
     assert log.head.writer == "a"
 
@@ -160,7 +160,7 @@ async def test_taking_over_survives_a_lost_answer() -> None:
 async def test_a_position_never_goes_back_but_its_time_goes_on() -> None:
     etcd = MemoryEtcd()
     log = writer(etcd)
-    await log.take_over(start_ts=Ts(50))
+    await log.take_over(Ts(50))
     await log.advance(Ts(40), resolved_time=9.0)
     assert stored(etcd).resolved_time == 0.0
     await log.advance(Ts(50), resolved_time=9.0)
@@ -171,7 +171,7 @@ async def test_a_position_never_goes_back_but_its_time_goes_on() -> None:
 async def test_forgetting_drops_eras_that_no_segment_needs() -> None:
     etcd = MemoryEtcd()
     log = writer(etcd)
-    await log.take_over(start_ts=Ts(0))
+    await log.take_over(Ts(0))
     for _ in range(3):
         await log.append(written(log), is_complete=True, resolved_time=1.0)
         await log.renew()
@@ -184,7 +184,7 @@ async def test_forgetting_drops_eras_that_no_segment_needs() -> None:
 async def test_a_log_shares_no_epoch_with_an_earlier_one_of_the_same_name() -> None:
     etcd = MemoryEtcd()
     log = LogWriter(EtcdHeadStore(MemoryClient(etcd), _KEY), capture=CaptureId("a"), epoch_floor=40)
-    await log.take_over(start_ts=Ts(0))
+    await log.take_over(Ts(0))
     assert stored(etcd).epoch == 41
     assert stored(etcd).eras == (Era(epoch=41, first_seq=1),)
 
@@ -194,11 +194,11 @@ async def test_who_wrote_for_a_changefeed_that_is_gone_is_fenced_also_when_anoth
     created = etcd.txn([], [Put(_INFO, b"first")]).revision
     life = Compare(_INFO, Target.CREATE_REVISION, created)
     log = LogWriter(EtcdHeadStore(MemoryClient(etcd), _KEY, life=life), capture=CaptureId("a"))
-    await log.take_over(start_ts=Ts(5))
+    await log.take_over(Ts(5))
     etcd.txn([], [Delete(_INFO), Delete(str(_KEY))])
     with pytest.raises(LogFencedError, match="removed"):
-        await log.take_over(start_ts=Ts(5))
+        await log.take_over(Ts(5))
     etcd.txn([], [Put(_INFO, b"second")])
     with pytest.raises(LogFencedError, match="removed"):
-        await log.take_over(start_ts=Ts(5))
+        await log.take_over(Ts(5))
     assert etcd.get(str(_KEY)) is None

@@ -7,8 +7,9 @@ import pytest
 from agent.errors import LogError
 from agent.ports import StagedFile
 from agent.schema import Column, TableSchema
+from agent.sources.dumping import DoneChunk, Plan, TablePlan
 from agent.sources.postgres.chunks import ChunkPlan, PlanKind
-from agent.units.manifest import DoneChunk, Manifest, Plan, TablePlan, read_manifest
+from agent.units.manifest import Manifest, read_manifest
 from reactor.ids import Ts
 from reactor.records import TableRecord
 
@@ -23,7 +24,7 @@ def manifest(tmp_path: Path) -> Manifest:
 def _plan(epoch: int, *, generation: int, chunks: int = 2) -> Plan:
     record = TableRecord(table_id=7, schema_name="s", name='t"x', key=("id",), start_ts=Ts(5))
     plan = ChunkPlan(PlanKind.KEYS, chunks, 10, "id", 0, 10)
-    return Plan(epoch, "slot", Ts(5), (TablePlan(record, _SCHEMA, plan, generation),))
+    return Plan(epoch, Ts(5), (TablePlan(record, _SCHEMA, plan, generation),), "here")
 
 
 def _done(generation: int, number: int, path: str) -> DoneChunk:

@@ -1,43 +1,19 @@
 """What a dump will read: every table's schema and chunks under one snapshot, and what of an earlier plan goes on.
 
-The rules of going on, and why they are right, stand in ``agent.units.dump``.
+The rules of going on, and why they are right, stand in ``agent.sources.postgres.dump``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.errors import SourceUnreachableError
-from agent.ports import Sink
 from agent.schema import TableSchema
+from agent.sources.dumping import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
 from agent.sources.postgres.catalog import leaves_sql, read_schemas, rows_of
-from agent.sources.postgres.chunks import PlanKind, plan_chunks
+from agent.sources.postgres.chunks import ChunkPlan, PlanKind, plan_chunks
 from agent.sources.postgres.connection import Connection
-from agent.units.manifest import DoneChunks, Plan, TablePlan
 from reactor.ids import Ts
 from reactor.records import SinkMode, TableRecord
-
-
-@dataclass(frozen=True, slots=True)
-class DumpOrder:
-    """What to dump, and where to. ``open_sink`` travels to the executors: a partial of ``agent.sinks.open_sink``.
-
-    ``epoch`` is the order's number (``UnitRecord.epoch``): it grows with every run. The tables are published already:
-    what changes between the slot's start and a later publication would be in neither snapshot nor stream.
-    """
-
-    source: str
-    slot: str
-    tables: tuple[TableRecord, ...]
-    sink_mode: SinkMode
-    open_sink: Callable[[], Sink]
-    epoch: int
-    chunk_rows: int = 250_000
-    #: chunks that are read at the same time, each over a connection of its own
-    parallel: int = 4
-
-
-def is_complete(table: TablePlan, done: DoneChunks) -> bool:
-    return all((table.record.table_id, number) in done for number in range(table.chunks.count))
 
 
 def plan_tables(
@@ -52,7 +28,7 @@ def plan_tables(
     """
     known = {table.record.table_id: table for table in previous.tables} if previous else {}
     tables = _Planner(order, connection, start_ts, known, done).plan()
-    return Plan(order.epoch, order.slot, previous.start_ts if previous else start_ts, tables)
+    return Plan(order.epoch, previous.start_ts if previous else start_ts, tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +73,8 @@ class _Planner:
     def _goes_on(self, table: TablePlan, schema: TableSchema) -> bool:
         """Whether finished chunks of an older snapshot are of use beside chunks of this one."""
         is_started = any((table.record.table_id, number) in self.done for number in range(table.chunks.count))
-        is_mended_by_replay = self.order.sink_mode is SinkMode.UPSERT and table.chunks.kind is PlanKind.KEYS
+        is_by_key = isinstance(table.chunks, ChunkPlan) and table.chunks.kind is PlanKind.KEYS
+        is_mended_by_replay = self.order.sink_mode is SinkMode.UPSERT and is_by_key
         if not is_started or not is_mended_by_replay or table.schema != schema:
             return False
         return schema.replica_identity == "f" or not self._has_large_values(schema)

@@ -1,0 +1,110 @@
+"""PostgreSQL as a source: a slot, its publications, and what reads from them."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+import pyarrow as pa
+
+from agent.errors import PositionLostError
+from agent.schema import TableSchema
+from agent.sources.postgres import slots
+from agent.sources.postgres.catalog import read_schemas
+from agent.sources.postgres.connection import connect
+from agent.sources.postgres.dump import PostgresDumper
+from agent.sources.postgres.export import ExportedSnapshot, create_slot
+from agent.sources.postgres.identity import read_identity
+from agent.sources.postgres.preflight import check_source
+from agent.sources.postgres.slots import Names
+from agent.sources.postgres.snapshot import read_table
+from agent.sources.postgres.streams import PostgresStreams
+from agent.sources.source import Identity, Position, Scope, SourceReport, StreamOrder
+from reactor.ids import Ts
+from reactor.records import TableRecord
+
+
+class PostgresSource:
+    """``agent.sources.source.Source`` over one slot.
+
+    :raises SourceConfigError: a slot name that PostgreSQL does not take.
+    """
+
+    def __init__(self, uri: str, scope: Scope) -> None:
+        self._uri = uri
+        self._scope = scope
+        config = scope.config
+        self._names = slots.names_for(scope.cluster, scope.changefeed, slot=config.slot, publication=config.publication)
+
+    @property
+    def names(self) -> Names:
+        return self._names
+
+    @property
+    def dumper(self) -> PostgresDumper:
+        return PostgresDumper(self._uri, self._names.slot)
+
+    def check(self) -> SourceReport:
+        names = self._names
+        return self._check(new_slot=names.slot, new_publication=names.publication if names.owns_publication else "")
+
+    def discover(self) -> SourceReport:
+        return self._check()
+
+    def check_identity(self, expected: Identity) -> None:
+        with connect(self._uri, replication=True) as connection:
+            found = read_identity(connection)
+            if expected.system_id and found.identity != expected:
+                raise PositionLostError(
+                    f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but changefeed "
+                    f"{self._scope.changefeed} began on {expected.system_id}, timeline {expected.timeline}; "
+                    "name that server, or create another changefeed"
+                )
+
+    def prepare(self, tables: Sequence[TableRecord]) -> None:
+        """Publications, since a change that is decoded before its publication exists ends the stream."""
+        with connect(self._uri) as connection:
+            slots.ensure_publications(connection, self._names, tables)
+
+    def begin(self, tables: Sequence[TableRecord]) -> Position:
+        return Position(slots.open_upstream(self._uri, self._names, tables))
+
+    def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
+        with connect(self._uri) as connection:
+            return read_schemas(connection, list(table_ids))
+
+    def streams(self, order: StreamOrder) -> PostgresStreams:
+        return PostgresStreams(self._uri, self._names, order)
+
+    def snapshot(self) -> "PostgresSnapshot":
+        name = f"{self._names.slot[:52]}_compare"
+        return PostgresSnapshot(self._uri, create_slot(self._uri, name, is_temporary=True))
+
+    def drop(self) -> None:
+        slots.drop_upstream(self._uri, self._names)
+
+    def _check(self, *, new_slot: str = "", new_publication: str = "") -> SourceReport:
+        scope = self._scope
+        return check_source(
+            self._uri,
+            scope.config.filter.rules,
+            force_replicate=scope.config.force_replicate,
+            sink_mode=scope.sink_mode,
+            new_slot=new_slot,
+            new_publication=new_publication,
+        )
+
+
+class PostgresSnapshot:
+    """The database under one exported snapshot."""
+
+    def __init__(self, uri: str, export: ExportedSnapshot) -> None:
+        self._uri = uri
+        self._export = export
+
+    @property
+    def ts(self) -> Ts:
+        return self._export.start_ts
+
+    def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+        return read_table(self._uri, schema, self._export.snapshot)
+
+    def close(self) -> None:
+        self._export.close()
