@@ -47,14 +47,14 @@ async def compare(desk: Desk, works: "Works", info: ChangefeedInfo) -> list[view
         for _ in range(_ATTEMPTS):
             held = await _hold(desk, info.id)
             await _reach(desk, info.id, lambda checkpoint, at=held: checkpoint >= at)  # type: ignore[misc]
-            async with works.source_snapshot(info) as snapshot:
+            async with works.comparison(info) as snapshot:
                 try:
                     await desk.ask(jobs.HoldAt("", info.id, snapshot.ts, _HOLD_S))
                 except JobRefusedError:
                     continue
                 await _reach(desk, info.id, lambda checkpoint, at=snapshot.ts: checkpoint >= at)  # type: ignore[misc]
                 if max(await _checkpoints(desk, info.id), default=Ts(0)) == snapshot.ts:
-                    return await works.compare(info, snapshot)
+                    return await snapshot.run()
     finally:
         with anyio.CancelScope(shield=True):
             await desk.ask(jobs.Release("", info.id))

@@ -6,7 +6,7 @@ created, cleaning up after one is removed, and comparing tables.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -51,6 +51,15 @@ class LifeWorks(Plant, Protocol):
         ...
 
 
+class Comparison(Protocol):
+    """The source as it was at ``ts``, to be compared with a sink that stands there."""
+
+    @property
+    def ts(self) -> Ts: ...
+
+    async def run(self) -> list[TableDiff]: ...
+
+
 class Works(Protocol):
     """See above; ``capture.capture`` states what a simulated cluster has to bring instead."""
 
@@ -80,13 +89,13 @@ class Works(Protocol):
         """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
         ...
 
-    def source_snapshot(self, info: ChangefeedInfo) -> AbstractAsyncContextManager[ComparisonSnapshot]: ...
-
-    async def compare(self, info: ChangefeedInfo, snapshot: ComparisonSnapshot) -> list[TableDiff]: ...
+    def comparison(self, info: ChangefeedInfo) -> AbstractAsyncContextManager[Comparison]:
+        """Hold on to the source as it is now."""
+        ...
 
 
 class RealWorks:
-    """PostgreSQL, Spark and the sinks."""
+    """Sources, Spark and sinks."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -123,16 +132,13 @@ class RealWorks:
         await to_thread.run_sync(_check_source_again, self.feed(info), unit, abandon_on_cancel=True)
 
     @asynccontextmanager
-    async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[ComparisonSnapshot]:
-        source = self.feed(info).open_source()
-        snapshot = await to_thread.run_sync(source.snapshot)
+    async def comparison(self, info: ChangefeedInfo) -> "AsyncIterator[_RealComparison]":
+        feed = self.feed(info)
+        snapshot = await to_thread.run_sync(feed.open_source().snapshot)
         try:
-            yield snapshot
+            yield _RealComparison(feed, snapshot)
         finally:
             snapshot.close()
-
-    async def compare(self, info: ChangefeedInfo, snapshot: ComparisonSnapshot) -> list[TableDiff]:
-        return await to_thread.run_sync(self._compare, self.feed(info), snapshot)
 
     def feed(self, info: ChangefeedInfo) -> Feed:
         """:raises ConfigError: sealed with another key, or a reference that names nothing here."""
@@ -151,21 +157,6 @@ class RealWorks:
 
     def open(self, feed: Feed, *, capture: CaptureId, client: EtcdClient, checkpoint: Callable[[], Ts]) -> Parts:
         return FeedParts(feed, capture=capture, client=client, executor=self._spark, checkpoint=checkpoint)
-
-    def _compare(self, feed: Feed, snapshot: ComparisonSnapshot) -> list[TableDiff]:
-        source = feed.open_source()
-        found = diff.compare_tables(source, snapshot, feed.sink_uri, source.discover().tables)
-        return [
-            TableDiff(
-                table=one.table,
-                equal=one.equal,
-                source_rows=one.rows_source,
-                sink_rows=one.rows_sink,
-                ts=snapshot.ts,
-                differences=one.differences,
-            )
-            for one in found
-        ]
 
     async def _claim_log_storage(self, client: EtcdClient) -> None:
         """The first capture of a cluster marks its log storage, and etcd remembers the mark.
@@ -187,6 +178,34 @@ class RealWorks:
                         f"two captures began this cluster at once on different log storage ({uri} is one of them); "
                         "give all of them the same --log-storage"
                     )
+
+
+@dataclass(frozen=True, slots=True)
+class _RealComparison:
+    feed: Feed
+    snapshot: ComparisonSnapshot
+
+    @property
+    def ts(self) -> Ts:
+        return self.snapshot.ts
+
+    async def run(self) -> list[TableDiff]:
+        return await to_thread.run_sync(self._compare)
+
+    def _compare(self) -> list[TableDiff]:
+        source = self.feed.open_source()
+        found = diff.compare_tables(source, self.snapshot, self.feed.sink_uri, source.discover().tables)
+        return [
+            TableDiff(
+                table=one.table,
+                equal=one.equal,
+                source_rows=one.rows_source,
+                sink_rows=one.rows_sink,
+                ts=self.ts,
+                differences=one.differences,
+            )
+            for one in found
+        ]
 
 
 class _RealLifeWorks:

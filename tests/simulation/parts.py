@@ -23,7 +23,6 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.segment import SegmentName
 from agent.parts import Flushed, FlushLimits, Parts, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.ports import FlushResult, FlushTask
-from agent.sources.source import ComparisonSnapshot
 from agent.units.records import UnitRecords
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.secrets import Keeper
@@ -326,16 +325,16 @@ class SimulatedWorks:
         """There is only one server."""
 
     @asynccontextmanager
-    async def source_snapshot(self, info: ChangefeedInfo) -> AsyncIterator[ComparisonSnapshot]:
-        yield _Position(Ts(0))
-
-    async def compare(self, info: ChangefeedInfo, snapshot: ComparisonSnapshot) -> list[TableDiff]:
-        return []
+    async def comparison(self, info: ChangefeedInfo) -> "AsyncIterator[_Comparison]":
+        yield _Comparison(Ts(0))
 
 
 @dataclass(frozen=True, slots=True)
-class _Position:
+class _Comparison:
     ts: Ts
+
+    async def run(self) -> list[TableDiff]:
+        return []
 
 
 class _SimulatedLifeWorks:
