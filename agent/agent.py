@@ -6,7 +6,8 @@ tells the owner what has changed since it was last told; all return effects and 
 A heartbeat that does not name this run of the processor, or that asks about spans, is answered fully: every span here,
 and Absent for every asked one that is not. Any other is answered with what has changed, which keeps the case of many
 spans cheap. The owner asks fully often enough that a lost answer does not matter, and until it has named this run once,
-whatever is sent to it is full: it must never take a part for the whole.
+whatever is sent to it is full: it must never take a part for the whole. What has too many spans for one message is
+sent in parts that say so.
 """
 
 from agent import effects
@@ -31,6 +32,7 @@ from reactor.messages import (
     StartWorker,
     StopWorker,
     WorkerStatus,
+    in_parts,
 )
 
 Effects = list[effects.AgentEffect]
@@ -54,6 +56,8 @@ class Agent:
         #: row changes written to the sink so far; the processor counts
         self.rows_flushed = 0
         self._untold: set[TableSpan] = set()
+        #: spans that a heartbeat asks for in parts, so far
+        self._asked: set[TableSpan] = set()
         self._worker_told: WorkerStatus | None = None
         self._liveness_told = Liveness.ALIVE
         #: the processor epoch that the owner has named: proof that it has had a full answer from this run
@@ -100,7 +104,7 @@ class Agent:
         is_news = is_news or self.liveness is not self._liveness_told
         if self.gate.owner.id is None or not (self._untold or is_news):
             return []
-        return [self._respond([])]
+        return [*self._respond([])]
 
     def stop_serving(self) -> None:
         """This capture is leaving: spans are moved away, no new ones are taken. One-way."""
@@ -111,9 +115,17 @@ class Agent:
         if is_news:
             self.stop_serving()
         self.barrier, self.is_barrier_known = heartbeat.barrier, True
-        absent = [_absent(span) for span in sorted(set(heartbeat.spans) - self.spans.keys())]
-        response = self._respond(absent, is_full=is_full or bool(heartbeat.spans))
-        return [response, effects.LeaveAsked()] if is_news else [response]
+        result: Effects = [*self._answer(heartbeat, is_full=is_full)]
+        return [*result, effects.LeaveAsked()] if is_news else result
+
+    def _answer(self, heartbeat: Heartbeat, *, is_full: bool) -> list[Send]:
+        """The last part of a heartbeat is answered for all of it."""
+        self._asked = {*heartbeat.spans} if heartbeat.part == 0 else self._asked.union(heartbeat.spans)
+        if heartbeat.part + 1 < heartbeat.parts:
+            return []
+        asked, self._asked = self._asked, set()
+        absent = [_absent(span) for span in sorted(asked - self.spans.keys())]
+        return self._respond(absent, is_full=is_full or bool(asked))
 
     def _on_add(self, order: AddSpan) -> Effects:
         span = self.spans.get(order.span)
@@ -141,7 +153,7 @@ class Agent:
             del self.spans[span.span]
         return result
 
-    def _respond(self, absent: list[SpanStatus], *, is_full: bool = False) -> Send:
+    def _respond(self, absent: list[SpanStatus], *, is_full: bool = False) -> list[Send]:
         """All spans, or those with news; always all until the owner has shown that it had them once."""
         is_full = is_full or self._epoch_known != self.gate.processor_epoch
         told = self.spans.keys() if is_full else self._untold
@@ -150,7 +162,11 @@ class Agent:
         worker = self._worker()
         self._worker_told = _without_progress(worker) if worker else None
         self._liveness_told = self.liveness
-        return self._send(HeartbeatResponse(tuple(statuses), self.liveness, worker, self.rows_flushed))
+        parts = in_parts(statuses)
+        return [
+            self._send(HeartbeatResponse(part, self.liveness, worker, self.rows_flushed, number, len(parts)))
+            for number, part in enumerate(parts)
+        ]
 
     def _worker(self) -> WorkerStatus | None:
         statuses = [slot.status for slot in self.slots.values() if slot.status]

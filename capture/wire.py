@@ -228,12 +228,12 @@ def _checkpoint(row: object) -> SpanCheckpoint:
 
 def _heartbeat_row(body: Heartbeat) -> tuple[object, ...]:
     barrier = (body.barrier.global_ts, body.barrier.tables)
-    return [(id, start, end - 1) for id, start, end in body.spans], body.is_stopping, barrier
+    return [(id, start, end - 1) for id, start, end in body.spans], body.is_stopping, barrier, body.part, body.parts
 
 
 def _heartbeat(row: object) -> Heartbeat:
-    spans, is_stopping, barrier = fields(row, 0, [], False, [])
-    return Heartbeat(_spans(spans), _boolean(is_stopping), _barrier(barrier))
+    spans, is_stopping, barrier, part, parts = fields(row, 0, [], False, [], 0, 1)
+    return Heartbeat(_spans(spans), _boolean(is_stopping), _barrier(barrier), integer(part), integer(parts))
 
 
 def _barrier(row: object) -> Barrier:
@@ -244,16 +244,18 @@ def _barrier(row: object) -> Barrier:
 
 def _response_row(body: HeartbeatResponse) -> tuple[object, ...]:
     worker = None if body.worker is None else _worker_row(body.worker)
-    return _status_rows(body.statuses), body.liveness, worker, body.rows_flushed
+    return _status_rows(body.statuses), body.liveness, worker, body.rows_flushed, body.part, body.parts
 
 
 def _response(row: object) -> HeartbeatResponse:
-    statuses, liveness, worker, rows_flushed = fields(row, 0, [], Liveness.ALIVE.value, None, 0)
+    statuses, liveness, worker, rows_flushed, part, parts = fields(row, 0, [], Liveness.ALIVE.value, None, 0, 0, 1)
     return HeartbeatResponse(
         _statuses(statuses),
         _word(liveness, Liveness),
         None if worker is None else _worker(worker),
         integer(rows_flushed),
+        integer(part),
+        integer(parts),
     )
 
 
@@ -323,7 +325,7 @@ _WRITERS: dict[type, tuple[int, Callable[[Any], tuple[object, ...]]]] = {
     HeartbeatResponse: (2, _response_row),
     AddSpan: (3, _add_row),
     RemoveSpan: (4, lambda body: (_span_row(body.span),)),
-    DispatchResponse: (5, lambda body: _status_rows([body.status])),
+    DispatchResponse: (5, lambda body: (*_status_rows([body.status]),)),
     StartWorker: (6, lambda body: (body.source, body.unit, body.epoch)),
     StopWorker: (7, lambda body: (body.source, body.epoch)),
 }

@@ -15,10 +15,16 @@ class BackoffSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """``full_heartbeat_s``: how often captures are asked for every span; it bounds what a lost message costs."""
+    """``full_heartbeat_s``: how often captures are asked for every span; it bounds what a lost message costs.
+
+    With many spans they are asked less often, for ``full_spans_per_s`` in all and ``full_spans_per_round`` at once.
+    ``add_table_batch_size``: spans that each serving capture is given at once.
+    """
 
     heartbeat_s: float = 0.5
     full_heartbeat_s: float = 2.0
+    full_spans_per_s: int = 20_000
+    full_spans_per_round: int = 5_000
     max_task_concurrency: int = 10
     add_table_batch_size: int = 50
     check_balance_interval_s: float = 60.0

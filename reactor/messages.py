@@ -6,12 +6,19 @@ refuses what comes from an older owner, another run of the processor, or another
 tuples, which are made three times as fast; ``capture.frames`` gives them their bytes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records import RunningError, Unit
+
+T = TypeVar("T")
+
+#: spans, or statuses of spans, in one message; more are sent in several parts. No frame grows too large by them, and
+#: none takes so long to decode that its capture does nothing else for more than a moment.
+SPANS_PER_MESSAGE = 5_000
 
 
 class SpanState(IntEnum):
@@ -68,21 +75,31 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Owner → agent. ``spans``: what the owner believes is there; the agent answers for these and all it has."""
+    """Owner → agent. ``spans``: what the owner believes is there; the agent answers for these and all it has.
+
+    In ``parts`` if there are many, which come one after the other; ``part`` counts from 0, and the last is answered.
+    """
 
     spans: tuple[TableSpan, ...] = ()
     is_stopping: bool = False
     barrier: Barrier = Barrier()
+    part: int = 0
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
-    """Agent → owner. ``rows_flushed``: row changes this run of the processor has written to the sink so far."""
+    """Agent → owner. ``rows_flushed``: row changes this run of the processor has written to the sink so far.
+
+    In ``parts`` like a heartbeat: the answer is whole when the last has come.
+    """
 
     statuses: tuple[SpanStatus, ...] = ()
     liveness: Liveness = Liveness.ALIVE
     worker: "WorkerStatus | None" = None
     rows_flushed: int = 0
+    part: int = 0
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +176,8 @@ class Message:
     changefeed: ChangefeedId
     header: Header
     body: Body
+
+
+def in_parts(items: Sequence[T], size: int = SPANS_PER_MESSAGE) -> list[tuple[T, ...]]:
+    """``items`` in order, at most ``size`` in each part; one empty part if there are none."""
+    return [tuple(items[start : start + size]) for start in range(0, len(items), size)] or [()]

@@ -7,13 +7,17 @@ that have when a new one joins later. A capture whose processor began anew answe
 it held is gone, which is told as ``lost``. Never back: a stopping capture only ever disappears.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from owner.scheduler.answers import Answers
 from owner.settings import SchedulerSettings
 from reactor.ids import CaptureId, TableSpan
-from reactor.messages import Barrier, Heartbeat, HeartbeatResponse, Liveness, SpanStatus
+from reactor.messages import Barrier, Heartbeat, HeartbeatResponse, Liveness, SpanStatus, in_parts
+
+#: capture → the spans it has
+Held = Callable[[CaptureId], Collection[TableSpan]]
 
 
 class CaptureStatus(StrEnum):
@@ -40,9 +44,11 @@ class CaptureManager:
         self.captures: dict[CaptureId, Capture] = {}
         self.is_initialized = False
         self._settings = settings
-        self._first_answers: dict[CaptureId, tuple[SpanStatus, ...]] = {}
+        self._answers = Answers()
+        self._first_answers: dict[CaptureId, dict[TableSpan, SpanStatus]] = {}
         self._lost: list[CaptureId] = []
         self._barrier_told = Barrier()
+        self._is_full_late = False
 
     @property
     def are_all_initialized(self) -> bool:
@@ -75,14 +81,24 @@ class CaptureManager:
         for capture in sorted(self.captures.keys() - present):
             del self.captures[capture]
             self._first_answers.pop(capture, None)
+            self._answers.forget(capture)
             self._lost.append(capture)
         for capture in sorted(present - self.captures.keys()):
             self.captures[capture] = Capture(capture)
 
-    def handle_response(self, sender: CaptureId, epoch: str, response: HeartbeatResponse) -> None:
-        """Note who answered as which run. Messages of one capture come in order, so the last epoch is the newest."""
+    def handle_response(
+        self, sender: CaptureId, epoch: str, response: HeartbeatResponse
+    ) -> tuple[SpanStatus, ...] | None:
+        """Note who answered as which run; what it says of spans, None while parts of it are missing.
+
+        Messages of one capture come in order, so the last epoch is the newest.
+        """
         capture = self.captures[sender]
-        if capture.epoch != epoch:
+        is_known = capture.epoch == epoch
+        statuses = response.statuses if is_known else self._answers.take(sender, epoch, response)
+        if statuses is None:
+            return None
+        if not is_known:
             if capture.epoch:
                 self._lost.append(sender)
                 self._first_answers.pop(sender, None)
@@ -91,15 +107,14 @@ class CaptureManager:
             capture.status = CaptureStatus.INITIALIZED
         if response.liveness is Liveness.STOPPING:
             capture.status = CaptureStatus.STOPPING
-        self.note_statuses(sender, response.statuses)
+        self.note_statuses(sender, statuses)
+        return statuses
 
     def note_statuses(self, sender: CaptureId, statuses: Iterable[SpanStatus]) -> None:
         """Until the last capture has answered, the newest word of the others on each span is kept."""
         if self.is_initialized or self.captures[sender].status is CaptureStatus.UNINITIALIZED:
             return
-        known = {status.span: status for status in self._first_answers.get(sender, ())}
-        known |= {status.span: status for status in statuses}
-        self._first_answers[sender] = tuple(known.values())
+        self._first_answers.setdefault(sender, {}).update((status.span, status) for status in statuses)
 
     def take_lost(self) -> list[CaptureId]:
         """Captures whose spans are gone, once; before the start nobody was known to have any."""
@@ -112,29 +127,57 @@ class CaptureManager:
             return None
         self.is_initialized = True
         initial, self._first_answers = self._first_answers, {}
-        return initial
+        return {capture: tuple(statuses.values()) for capture, statuses in initial.items()}
 
     def heartbeats(
-        self, held: Mapping[CaptureId, list[TableSpan]], barrier: Barrier, now: float, *, drain: CaptureId | None
+        self, held: Held, barrier: Barrier, now: float, *, drain: CaptureId | None
     ) -> list[tuple[CaptureId, str, Heartbeat]]:
         """Those that are due at ``now`` with the processor epoch to put on them; a changed barrier makes all due.
 
         An empty epoch asks for a full answer. ``held``: what each capture should have.
         """
         is_urgent, self._barrier_told = barrier != self._barrier_told, barrier
-        due = []
+        full = self._due_fully(held, now)
+        due: list[tuple[CaptureId, str, Heartbeat]] = []
         for capture in self.captures.values():
-            if not is_urgent and now - capture.heartbeat_at < self._settings.heartbeat_s:
+            is_full = capture.id in full
+            if not (is_urgent or is_full or now - capture.heartbeat_at >= self._settings.heartbeat_s):
                 continue
             capture.heartbeat_at = now
-            is_full = not capture.epoch or now - capture.full_heartbeat_at >= self._settings.full_heartbeat_s
             if is_full:
                 capture.full_heartbeat_at = now
-            spans = tuple(sorted(held.get(capture.id, ()))) if is_full else ()
-            due.append((capture.id, "" if is_full else capture.epoch, Heartbeat(spans, capture.id == drain, barrier)))
+            parts = in_parts(sorted(held(capture.id)) if is_full else ())
+            epoch = "" if is_full else capture.epoch
+            for number, spans in enumerate(parts):
+                beat = Heartbeat(spans, capture.id == drain, barrier, number, len(parts))
+                due.append((capture.id, epoch, beat))
         return due
 
     def next_heartbeat_at(self) -> float:
-        """When the next heartbeat falls due."""
+        """When the next heartbeat falls due; in the past if this round could not take all."""
+        if self._is_full_late:
+            return float("-inf")
         times = [capture.heartbeat_at + self._settings.heartbeat_s for capture in self.captures.values()]
         return min(times, default=float("inf"))
+
+    def _due_fully(self, held: Held, now: float) -> set[CaptureId]:
+        """Who is asked for everything now: whoever was not asked for the longest time, as many as a round can take.
+
+        A capture whose run is not known yet is asked whenever it gets a heartbeat: it has told nothing so far.
+        """
+        settings = self._settings
+        counts = {capture: len(held(capture)) for capture in self.captures}
+        interval_s = max(settings.full_heartbeat_s, sum(counts.values()) / settings.full_spans_per_s)
+        due: set[CaptureId] = set()
+        self._is_full_late = False
+        room = settings.full_spans_per_round
+        for capture in sorted(self.captures.values(), key=lambda known: (known.full_heartbeat_at, known.id)):
+            if not capture.epoch:
+                if now - capture.heartbeat_at >= settings.heartbeat_s:
+                    due.add(capture.id)
+            elif now - capture.full_heartbeat_at >= interval_s:
+                self._is_full_late = room <= 0
+                if not self._is_full_late:
+                    due.add(capture.id)
+                    room -= counts[capture.id]
+        return due

@@ -7,11 +7,13 @@ changefeed epoch, a capture that is gone, an earlier run of a processor) is refu
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from owner.scheduler.captures import CaptureManager
-from owner.scheduler.inflight import Inflight, spans_on
+from owner.scheduler.inflight import Inflight
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
 from owner.scheduler.replication import Order, ReplicationSet
+from owner.scheduler.roster import Roster
 from owner.scheduler.spans import Cuts, refuse_overlap, spans_of, wanted_spans
 from owner.scheduler.tasks import Burst, Task
 from owner.scheduler.view import View
@@ -32,6 +34,7 @@ from reactor.messages import (
 )
 
 _NO_CUTS: Cuts = {}
+_NO_FLOOR = Ts(0)
 _STRAY = (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
 
 
@@ -64,17 +67,19 @@ class Coordinator:
     def __init__(self, identity: Identity, settings: SchedulerSettings) -> None:
         self.identity = identity
         self.captures = CaptureManager(settings)
-        self.sets: dict[TableSpan, ReplicationSet] = {}
+        self.roster = Roster()
         self.inflight = Inflight(settings.max_task_concurrency)
         self.drain_target: CaptureId | None = None
         self._settings = settings
         self._tables: Mapping[int, Ts] | None = None
         self._cuts: Cuts = {}
+        self._floor_ts = Ts(0)
+        #: the tables and cuts that the roster's wanted spans were made of
+        self._wanted_of: tuple[Mapping[int, Ts] | None, Cuts] = (None, {})
         self._wishes: dict[TableSpan, CaptureId] = {}
         self._wants_rebalance = False
         self._balance_at = 0.0
         self._serving: list[CaptureId] = []
-        self._is_unsettled = True
         self._seen: object = None
         self._reports: list[WorkerReport] = []
         self._rows_flushed: dict[tuple[CaptureId, str], int] = {}
@@ -88,12 +93,15 @@ class Coordinator:
         now: float,
         *,
         cuts: Cuts = _NO_CUTS,
+        floor_ts: Ts = _NO_FLOOR,
     ) -> list[Send]:
         """One round. ``tables``: id → where its spans start if nobody knows better; None while they are not known.
 
+        They are looked at again only when it is another mapping. ``floor_ts``: no span starts below it.
+
         :raises owner.errors.SpanError: the captures contradict each other; the changefeed must run anew.
         """
-        self._tables, self._cuts = tables, cuts
+        self._tables, self._cuts, self._floor_ts = tables, cuts, floor_ts
         self.captures.handle_alive(alive)
         orders = self._handle_lost()
         for message in messages:
@@ -106,7 +114,7 @@ class Coordinator:
 
     def move_table(self, table_id: int, capture: CaptureId) -> int:
         """Ask for all spans of a table on ``capture``; how many there are."""
-        spans = [span for span in self.sets if span.table_id == table_id]
+        spans = [span for span in self.roster.sets if span.table_id == table_id]
         self._wishes.update(dict.fromkeys(spans, capture))
         return len(spans)
 
@@ -120,7 +128,12 @@ class Coordinator:
         is_possible = len(self.captures.captures) > 1 and capture != self.identity.capture
         if is_possible and self.drain_target is None and self._is_draining(capture):
             self.drain_target = capture
-        return len(spans_on(capture, self.sets))
+        return len(self.roster.held_by(capture))
+
+    @property
+    def sets(self) -> Mapping[TableSpan, ReplicationSet]:
+        """Every span that is known."""
+        return self.roster.sets
 
     @property
     def rows_flushed(self) -> int:
@@ -141,49 +154,53 @@ class Coordinator:
         return is_dispatch and header.processor_epoch != self.captures.epoch_of(message.sender)
 
     def _handle(self, message: Message) -> list[Order]:
-        orders: list[Order] = []
         match message.body:
             case HeartbeatResponse() as response:
-                self.captures.handle_response(message.sender, message.header.processor_epoch, response)
-                orders += self._handle_lost()
-                self._reports.append(WorkerReport(message.sender, response.worker))
-                self._rows_flushed[message.sender, message.header.processor_epoch] = response.rows_flushed
-                statuses: tuple[SpanStatus, ...] = response.statuses
+                return self._handle_response(message, response)
             case DispatchResponse(status=status):
-                statuses = (status,)
-                self.captures.note_statuses(message.sender, statuses)
-            case _:
-                return []
-        if self.captures.is_initialized:
-            for status in statuses:
-                orders += self._handle_status(message.sender, status)
+                self.captures.note_statuses(message.sender, (status,))
+                return self._handle_statuses(message.sender, (status,))
+        return []
+
+    def _handle_response(self, message: Message, response: HeartbeatResponse) -> list[Order]:
+        sender, epoch = message.sender, message.header.processor_epoch
+        statuses = self.captures.handle_response(sender, epoch, response)
+        if statuses is None:
+            return []
+        orders = self._handle_lost()
+        self._reports.append(WorkerReport(sender, response.worker))
+        self._rows_flushed[sender, epoch] = response.rows_flushed
+        return orders + self._handle_statuses(sender, statuses)
+
+    def _handle_statuses(self, capture: CaptureId, statuses: Sequence[SpanStatus]) -> list[Order]:
+        """Most of them say nothing but how far a writer is."""
+        if not self.captures.is_initialized:
+            return []
+        orders: list[Order] = []
+        sets, note = self.roster.sets, self.roster.note
+        for status in statuses:
+            replication = sets.get(status.span)
+            if replication is None:
+                orders += [Order(capture, RemoveSpan(status.span))] if status.state in _STRAY else []
+            elif not note(replication, capture, status):
+                orders += self._handle_status(replication, capture, status)
         return orders
 
-    def _handle_status(self, capture: CaptureId, status: SpanStatus) -> list[Order]:
-        replication = self.sets.get(status.span)
-        if replication is None:
-            return [Order(capture, RemoveSpan(status.span))] if status.state in _STRAY else []
+    def _handle_status(self, replication: ReplicationSet, capture: CaptureId, status: SpanStatus) -> list[Order]:
         # a leaving capture takes no new spans: repeating the order would be repeating it for ever
-        is_refusal = status.state is SpanState.ABSENT and self.captures.is_stopping(capture)
-        handle = replication.handle_status
-        before = replication.state
-        orders = replication.handle_capture_gone(capture) if is_refusal else handle(capture, status)
-        self._is_unsettled = self._is_unsettled or replication.state is not before
-        if replication.is_removed:
-            del self.sets[status.span]
-        return orders
+        if status.state is SpanState.ABSENT and self.captures.is_stopping(capture):
+            return self.roster.change(replication, partial(replication.handle_capture_gone, capture))
+        return self.roster.change(replication, partial(replication.handle_status, capture, status))
 
     def _handle_lost(self) -> list[Order]:
         """Captures that are gone write no more: their spans go on elsewhere."""
         orders: list[Order] = []
         for capture in self.captures.take_lost():
-            affected = spans_on(capture, self.sets)
+            affected = list(self.roster.held_by(capture))
             self.inflight.drop(affected)
-            self._is_unsettled = True
             for span in affected:
-                orders += self.sets[span].handle_capture_gone(capture)
-                if self.sets[span].is_removed:
-                    del self.sets[span]
+                replication = self.roster.sets[span]
+                orders += self.roster.change(replication, partial(replication.handle_capture_gone, capture))
         return orders
 
     def _start_from_first_answers(self) -> list[Order]:
@@ -198,35 +215,43 @@ class Coordinator:
                 by_span.setdefault(status.span, {})[capture] = status
         for span, reported in sorted(by_span.items()):
             if span in spans_of(span.table_id, self._cuts):
-                self.sets[span] = ReplicationSet.rebuild(span, self._start_of(span), reported)
+                self.roster.add(ReplicationSet.rebuild(span, self._start_of(span), reported))
             else:
                 orders += [Order(c, RemoveSpan(span)) for c, at in sorted(reported.items()) if at.state in _STRAY]
         return orders
 
     def _has_news(self, now: float) -> bool:
         """Something that a policy looks at has changed; with many spans, most rounds bring only checkpoints."""
-        captures = frozenset(self.captures.statuses().items())
-        seen = (frozenset(self._tables or ()), frozenset(self._cuts.items()), captures)
+        seen = self.captures.statuses()
         has_wishes = bool(self._wishes or self._wants_rebalance or self.drain_target)
-        has_news = self._is_unsettled or has_wishes or seen != self._seen or now >= self._balance_at
+        is_moving = not self.roster.is_settled or bool(self.inflight.running)
+        has_news = is_moving or has_wishes or seen != self._seen or self._is_cut_anew() or now >= self._balance_at
         self._seen = seen
         return has_news
 
     def _schedule(self, now: float) -> list[Order]:
-        self.inflight.clear_finished(self.sets)
-        wanted = self._wanted_spans()
-        leftovers = sorted(self.sets.keys() - set(wanted))
-        refuse_overlap((span for span in leftovers if span.table_id in (self._tables or ())), self.sets, self._cuts)
-        for span in leftovers:
-            if not self.sets[span].captures:
-                del self.sets[span]
-        view = self._view(wanted)
-        self._is_unsettled = not view.is_settled or bool(self.inflight.running)
+        if self._is_cut_anew():
+            self.roster.want(wanted_spans(self._tables or (), self._cuts))
+            self._wanted_of = (self._tables, self._cuts)
+        self.inflight.clear_finished(self.roster)
+        self._drop_leftovers()
+        view = self._view()
         orders: list[Order] = []
         for task in self._next_tasks(view, now):
-            orders += self.inflight.start(task, self.sets, self._start_of)
-        self._is_unsettled = self._is_unsettled or bool(orders)
+            orders += self.inflight.start(task, self.roster, self._start_of)
         return orders
+
+    def _is_cut_anew(self) -> bool:
+        tables, cuts = self._wanted_of
+        return self._tables is not tables or self._cuts != cuts
+
+    def _drop_leftovers(self) -> None:
+        """:raises owner.errors.InconsistentSpanError: one lies across a span that should be replicated."""
+        leftovers = sorted(self.roster.surplus)
+        refuse_overlap((span for span in leftovers if span.table_id in (self._tables or ())), self.sets, self._cuts)
+        for span in leftovers:
+            if not self.roster.sets[span].captures:
+                self.roster.discard(span)
 
     def _next_tasks(self, view: View, now: float) -> Sequence[Task | Burst]:
         """The first policy with something to do decides this round."""
@@ -264,18 +289,15 @@ class Coordinator:
         """It has something left, or has not yet said that it will take nothing more."""
         if capture not in self.captures.captures:
             return False
-        return not self.captures.is_stopping(capture) or bool(spans_on(capture, self.sets))
+        return not self.captures.is_stopping(capture) or bool(self.roster.held_by(capture))
 
-    def _wanted_spans(self) -> list[TableSpan]:
-        return list(wanted_spans(self._tables or (), self._cuts))
-
-    def _view(self, wanted: list[TableSpan]) -> View:
-        statuses = self.captures.statuses()
-        limits = (self._settings.max_task_concurrency, self._settings.add_table_batch_size)
-        return View(tuple(wanted), self.sets, statuses, self.identity.capture, *limits)
+    def _view(self) -> View:
+        additions = self._settings.add_table_batch_size * max(1, len(self.captures.serving()))
+        limits = (self._settings.max_task_concurrency, additions)
+        return View(self.roster, self.captures.statuses(), self.identity.capture, *limits)
 
     def _start_of(self, span: TableSpan) -> Ts:
-        return (self._tables or {}).get(span.table_id, Ts(0))
+        return max(self._floor_ts, (self._tables or {}).get(span.table_id, Ts(0)))
 
     def _dispatches(self, orders: list[Order]) -> list[Send]:
         return [
@@ -284,9 +306,5 @@ class Coordinator:
         ]
 
     def _heartbeats(self, barrier: Barrier, now: float) -> list[Send]:
-        held: dict[CaptureId, list[TableSpan]] = {}
-        for span, replication in self.sets.items():
-            for capture in replication.captures:
-                held.setdefault(capture, []).append(span)
-        due = self.captures.heartbeats(held, barrier, now, drain=self.drain_target)
+        due = self.captures.heartbeats(self.roster.held_by, barrier, now, drain=self.drain_target)
         return [self.identity.message(capture, body, processor_epoch=epoch) for capture, epoch, body in due]

@@ -4,13 +4,13 @@ A single task waits while ``max_task_concurrency`` are running; a burst does not
 already doing. A task is over when its span writes undisturbed, is removed, or lost the capture it was meant for.
 """
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from owner.scheduler.replication import Order, ReplicationSet, SetState
+from owner.scheduler.roster import Roster
 from owner.scheduler.tasks import AddTask, Burst, MoveTask, RemoveTask, Task
-from reactor.ids import CaptureId, TableSpan, Ts
-
-Sets = MutableMapping[TableSpan, ReplicationSet]
+from reactor.ids import TableSpan, Ts
 
 
 class Inflight:
@@ -24,10 +24,11 @@ class Inflight:
     def is_full(self) -> bool:
         return len(self.running) >= self._limit
 
-    def clear_finished(self, sets: Sets) -> None:
-        """Forget tasks whose span is where they wanted it, or is gone."""
-        for span, task in list(self.running.items()):
-            if _is_over(task, sets.get(span)):
+    def clear_finished(self, roster: Roster) -> None:
+        """Forget tasks whose span is where they wanted it, or is gone; only a span that has moved can be."""
+        for span in roster.take_moved():
+            task = self.running.get(span)
+            if task is not None and _is_over(task, roster.sets.get(span)):
                 del self.running[span]
 
     def drop(self, spans: Iterable[TableSpan]) -> None:
@@ -35,22 +36,23 @@ class Inflight:
         for span in spans:
             self.running.pop(span, None)
 
-    def start(self, task: Task | Burst, sets: Sets, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
+    def start(self, task: Task | Burst, roster: Roster, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
         """Start what may start; the rest is refused, and its policy will want it again."""
         if isinstance(task, Burst):
-            return [order for single in task.tasks for order in self._start_one(single, sets, checkpoint_of)]
-        return [] if self.is_full else self._start_one(task, sets, checkpoint_of)
+            return [order for single in task.tasks for order in self._start_one(single, roster, checkpoint_of)]
+        return [] if self.is_full else self._start_one(task, roster, checkpoint_of)
 
-    def _start_one(self, task: Task, sets: Sets, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
+    def _start_one(self, task: Task, roster: Roster, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
         if task.span in self.running:
             return []
-        replication = sets.get(task.span)
+        replication = roster.sets.get(task.span)
         if replication is None:
             if not isinstance(task, AddTask):
                 return []
-            replication = sets[task.span] = ReplicationSet(task.span, checkpoint_of(task.span))
+            replication = ReplicationSet(task.span, checkpoint_of(task.span))
+            roster.add(replication)
         self.running[task.span] = task
-        return _order(task, replication)
+        return roster.change(replication, partial(_order, task, replication))
 
 
 def _order(task: Task, replication: ReplicationSet) -> list[Order]:
@@ -69,8 +71,3 @@ def _is_over(task: Task, replication: ReplicationSet | None) -> bool:
     if isinstance(task, RemoveTask):
         return replication.is_removed or replication.state is SetState.REPLICATING
     return replication.state in (SetState.REPLICATING, SetState.ABSENT)
-
-
-def spans_on(capture: CaptureId, sets: Sets) -> list[TableSpan]:
-    """What ``capture`` has in any role."""
-    return [span for span, replication in sets.items() if capture in replication.captures]

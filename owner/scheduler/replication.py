@@ -59,6 +59,8 @@ Orders = list[Order]
 class ReplicationSet:
     """The machine of one span. Methods return the orders to send; an inconsistency raises and changes nothing more."""
 
+    __slots__ = ("captures", "checkpoint", "checkpoint_time", "span", "state")
+
     def __init__(self, span: TableSpan, checkpoint_ts: Ts) -> None:
         self.span = span
         self.state = SetState.ABSENT
@@ -131,6 +133,18 @@ class ReplicationSet:
             return self._handle(capture, status)
         is_stray = status.state in (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
         return [self._remove(capture)] if is_stray else []
+
+    def handle_progress(self, capture: CaptureId, status: SpanStatus) -> bool:
+        """``handle_status`` for what nearly all statuses are: its only capture writes and says how far it is.
+
+        False, and nothing done, if there is anything more to it.
+        """
+        if status.state is not SpanState.REPLICATING or self.state is not SetState.REPLICATING:
+            return False
+        if len(self.captures) != 1 or self.captures.get(capture) is not Role.PRIMARY:
+            return False
+        self._raise_checkpoint(status)
+        return True
 
     def check(self) -> None:
         """:raises InconsistentSpanError: state and roles do not fit together."""
@@ -266,11 +280,14 @@ class ReplicationSet:
             del self.captures[self.secondary]
 
     def _raise_checkpoint(self, status: SpanStatus) -> None:
-        checkpoint_ts = max(self.checkpoint.checkpoint_ts, status.checkpoint.checkpoint_ts)
-        resolved_ts = max(self.checkpoint.resolved_ts, status.checkpoint.resolved_ts, checkpoint_ts)
-        if status.checkpoint_time and status.checkpoint.checkpoint_ts == checkpoint_ts:
+        (checkpoint_ts, resolved_ts), told = self.checkpoint, status.checkpoint
+        if checkpoint_ts <= told.checkpoint_ts <= told.resolved_ts >= resolved_ts:
+            self.checkpoint = told
+        else:
+            checkpoint_ts = max(checkpoint_ts, told.checkpoint_ts)
+            self.checkpoint = SpanCheckpoint(checkpoint_ts, max(resolved_ts, told.resolved_ts, checkpoint_ts))
+        if status.checkpoint_time and told.checkpoint_ts == self.checkpoint.checkpoint_ts:
             self.checkpoint_time = status.checkpoint_time
-        self.checkpoint = SpanCheckpoint(checkpoint_ts, resolved_ts)
 
     def _in_role(self, role: Role) -> CaptureId | None:
         return next((capture for capture, has in self.captures.items() if has is role), None)

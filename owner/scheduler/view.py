@@ -1,20 +1,19 @@
-"""What policies look at: one immutable picture of spans and captures, and the arithmetic they share."""
+"""What policies look at: one picture of spans and captures, and the arithmetic they share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from owner.scheduler.captures import CaptureStatus
-from owner.scheduler.replication import ReplicationSet, SetState
+from owner.scheduler.roster import Roster
 from owner.scheduler.tasks import MoveTask
-from reactor.ids import CaptureId, TableSpan
+from reactor.ids import CaptureId
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """``spans``: those that should be replicated, sorted. ``owner``: the capture this owner runs on."""
+    """``roster``: not for policies to change. ``owner``: the capture this owner runs on."""
 
-    spans: tuple[TableSpan, ...]
-    sets: Mapping[TableSpan, ReplicationSet]
+    roster: Roster
     captures: Mapping[CaptureId, CaptureStatus]
     owner: CaptureId
     max_tasks: int = 10
@@ -32,26 +31,11 @@ class View:
     @property
     def is_settled(self) -> bool:
         """Every span is written by somebody, undisturbed."""
-        return all(_is_replicating(self.sets.get(span)) for span in self.spans) and all(
-            _is_replicating(replication) for replication in self.sets.values()
-        )
-
-    def written_by(self) -> dict[CaptureId, list[TableSpan]]:
-        """Spans by their writer, sorted; every capture is there."""
-        result: dict[CaptureId, list[TableSpan]] = {capture: [] for capture in sorted(self.captures)}
-        for span in sorted(self.sets):
-            primary = self.sets[span].primary
-            if primary is not None:
-                result.setdefault(primary, []).append(span)
-        return result
+        return self.roster.is_settled
 
     def loads(self) -> dict[CaptureId, int]:
         """Spans in any role by serving capture."""
-        result = dict.fromkeys(self.serving, 0)
-        for replication in self.sets.values():
-            for capture in replication.captures.keys() & result.keys():
-                result[capture] += 1
-        return result
+        return {capture: len(self.roster.held_by(capture)) for capture in self.serving}
 
 
 def least_loaded(loads: Mapping[CaptureId, int]) -> CaptureId:
@@ -61,7 +45,7 @@ def least_loaded(loads: Mapping[CaptureId, int]) -> CaptureId:
 
 def level(view: View, *, limit: int) -> list[MoveTask]:
     """At most ``limit`` moves from the fullest to the emptiest captures, as long as that evens anything out."""
-    held = {capture: list(spans) for capture, spans in view.written_by().items() if capture in set(view.serving)}
+    held = {capture: view.roster.written_by(capture) for capture in view.serving}
     loads = {capture: len(spans) for capture, spans in held.items()}
     tasks: list[MoveTask] = []
     while len(tasks) < limit:
@@ -73,7 +57,3 @@ def level(view: View, *, limit: int) -> list[MoveTask]:
         loads[source] -= 1
         loads[target] += 1
     return tasks
-
-
-def _is_replicating(replication: ReplicationSet | None) -> bool:
-    return replication is not None and replication.state is SetState.REPLICATING

@@ -1,9 +1,10 @@
 """Every span that should be replicated is, and no other is."""
 
+from itertools import islice
+
 from owner.scheduler.replication import SetState
 from owner.scheduler.tasks import AddTask, Burst, RemoveTask
 from owner.scheduler.view import View, least_loaded
-from reactor.ids import TableSpan
 
 
 def plan(view: View) -> list[Burst]:
@@ -14,11 +15,10 @@ def plan(view: View) -> list[Burst]:
 
 def _additions(view: View) -> list[AddTask]:
     loads = view.loads()
-    missing = [span for span in view.spans if _nobody_has(view, span)][: view.add_batch_size]
     if not loads:
         return []
     tasks = []
-    for span in missing:
+    for span in islice(view.roster.missing, view.add_batch_size):
         capture = least_loaded(loads)
         loads[capture] += 1
         tasks.append(AddTask(span, capture))
@@ -26,12 +26,5 @@ def _additions(view: View) -> list[AddTask]:
 
 
 def _removals(view: View) -> list[RemoveTask]:
-    wanted = set(view.spans)
-    return [
-        RemoveTask(span) for span in sorted(view.sets.keys() - wanted) if view.sets[span].state is SetState.REPLICATING
-    ]
-
-
-def _nobody_has(view: View, span: TableSpan) -> bool:
-    replication = view.sets.get(span)
-    return replication is None or replication.state is SetState.ABSENT
+    sets = view.roster.sets
+    return [RemoveTask(span) for span in sorted(view.roster.surplus) if sets[span].state is SetState.REPLICATING]

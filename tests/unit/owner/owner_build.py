@@ -2,6 +2,7 @@
 
 from owner.scheduler.captures import CaptureStatus
 from owner.scheduler.replication import ReplicationSet
+from owner.scheduler.roster import roster_of
 from owner.scheduler.view import View
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import SpanCheckpoint, SpanState, SpanStatus
@@ -59,8 +60,7 @@ def view(
     if isinstance(captures, list):
         captures = dict.fromkeys(captures, CaptureStatus.INITIALIZED)
     sets = {span: replicating(span, capture) for span, capture in placed.items()}
-    wanted = tuple(sorted(placed if spans is None else spans))
-    return View(wanted, sets, captures, owner, max_tasks, add_batch_size)
+    return View(roster_of(sets, sorted(placed if spans is None else spans)), captures, owner, max_tasks, add_batch_size)
 
 
 def tables(count: int, *, first: int = 1) -> list[TableSpan]:

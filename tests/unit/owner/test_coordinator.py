@@ -4,7 +4,7 @@ import pytest
 
 from owner.errors import MultiplePrimaryError, SpanError
 from owner.scheduler.coordinator import Coordinator, Identity
-from owner.scheduler.replication import Role, SetState
+from owner.scheduler.replication import Orders, Role, SetState
 from owner.settings import SchedulerSettings
 from reactor.effects import Send
 from reactor.ids import CaptureId, TableSpan, Ts
@@ -262,8 +262,12 @@ def test_lost_stop_answer_is_found_by_the_periodic_question() -> None:
 def test_what_does_not_fit_raises_also_when_a_capture_is_lost() -> None:
     cluster = _started(A, B, C)
     known = cluster.coordinator.sets[S1]
-    known.captures = {B: Role.SECONDARY, C: Role.SECONDARY}
-    known.state = SetState.COMMIT
+
+    def spoil() -> Orders:
+        known.captures, known.state = {B: Role.SECONDARY, C: Role.SECONDARY}, SetState.COMMIT
+        return []
+
+    cluster.coordinator.roster.change(known, spoil)
     cluster.captures = [A, C]
     with pytest.raises(SpanError):
         cluster.poll()

@@ -1,0 +1,71 @@
+"""The least of many positions that only move a few at a time, and the commit time there.
+
+Spans that are flushed together stand at one Ts, so there are few different positions, however many spans there are:
+each is counted, and the least of them is at the top of a heap. What nobody stands at any more leaves the heap when it
+comes to the top.
+"""
+
+from heapq import heapify, heappop, heappush
+
+from reactor.ids import Ts
+
+
+class Lowest:
+    """Positions with how many stand at each. A position's commit time is the last one heard of it, 0 if none was."""
+
+    __slots__ = ("_counts", "_heap", "_times")
+
+    def __init__(self) -> None:
+        self._counts: dict[Ts, int] = {}
+        self._times: dict[Ts, float] = {}
+        self._heap: list[Ts] = []
+
+    @property
+    def ts(self) -> Ts | None:
+        """The least position; None without any."""
+        heap, counts = self._heap, self._counts
+        while heap and heap[0] not in counts:
+            heappop(heap)
+        return heap[0] if heap else None
+
+    @property
+    def time(self) -> float:
+        """The commit time at the least position."""
+        ts = self.ts
+        return 0.0 if ts is None else self._times.get(ts, 0.0)
+
+    @property
+    def highest_ts(self) -> Ts | None:
+        """The greatest position; looks at each different one."""
+        return max(self._counts, default=None)
+
+    def add(self, ts: Ts, time: float) -> None:
+        count = self._counts.get(ts, 0)
+        self._counts[ts] = count + 1
+        if not count:
+            self._push(ts)
+        if time:
+            self._times[ts] = time
+
+    def remove(self, ts: Ts) -> None:
+        count = self._counts[ts] - 1
+        if count:
+            self._counts[ts] = count
+        else:
+            del self._counts[ts]
+            self._times.pop(ts, None)
+
+    def move(self, before: Ts, after: Ts, time: float) -> None:
+        """One that stood at ``before`` stands at ``after``."""
+        if before != after:
+            self.add(after, time)
+            self.remove(before)
+        elif time:
+            self._times[after] = time
+
+    def _push(self, ts: Ts) -> None:
+        """Positions that are left while a slower one stands would gather in the heap for ever."""
+        heappush(self._heap, ts)
+        if len(self._heap) > 2 * len(self._counts) + 64:
+            self._heap = list(self._counts)
+            heapify(self._heap)
