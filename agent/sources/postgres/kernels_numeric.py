@@ -6,11 +6,12 @@ wider ones in four 32-bit limbs. ``NaN`` (and the infinities) have no decimal: t
 column, and keeps its name in a text column.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import types
 
+from agent.sources.decimal128 import WORDS, is_below_power, multiply_add, store
 from agent.sources.kernel import DATA, kernel
 from agent.sources.postgres.kernels_bytes import OFFSETS, TOO_LARGE
 from agent.sources.postgres.wire import NULL, POSITIONS, read_i16, value_length
@@ -21,42 +22,6 @@ _I32_MAX = 2**31 - 1
 _POWERS = np.array([10**k for k in range(19)], np.int64)
 _NAN_BYTES = 3
 _NAMES = np.frombuffer(b"NaN-Infinity", np.uint8)
-_MASK = np.uint64(0xFFFFFFFF)
-_WORDS: Final = types.uint64[:, ::1]
-#: limbs of 10^precision, least significant first: what a value must stay below
-_LIMITS = np.array([[10**k >> 32 * i & 0xFFFFFFFF for i in range(4)] for k in range(39)], np.uint64)
-
-
-@kernel(types.boolean(types.uint64[::1], types.uint64, types.uint64))
-def multiply_add(limbs: Any, factor: int, addend: int) -> bool:
-    """``limbs = limbs * factor + addend`` (both below 2^32); False when 128 bits do not hold it."""
-    carry = np.uint64(addend)
-    for i in range(4):
-        carry += limbs[i] * np.uint64(factor)
-        limbs[i] = carry & _MASK
-        carry >>= np.uint64(32)
-    return bool(carry == np.uint64(0))
-
-
-@kernel(types.boolean(types.uint64[::1], types.int64))
-def is_below_power(limbs: Any, precision: int) -> bool:
-    """Whether the limbs are less than 10^precision."""
-    for i in range(3, -1, -1):
-        if limbs[i] != _LIMITS[precision, i]:
-            return bool(limbs[i] < _LIMITS[precision, i])
-    return False
-
-
-@kernel(types.void(types.uint64[::1], types.boolean, _WORDS, types.int64))
-def store(limbs: Any, is_negative: bool, words: Any, row: int) -> None:
-    """Write the limbs as a two's complement 128-bit integer, low word first."""
-    low = limbs[0] | limbs[1] << np.uint64(32)
-    high = limbs[2] | limbs[3] << np.uint64(32)
-    if is_negative:
-        low = ~low + np.uint64(1)
-        high = ~high + np.uint64(1 if low == np.uint64(0) else 0)
-    words[row, 0] = low
-    words[row, 1] = high
 
 
 @kernel(types.boolean(DATA, types.int64, types.int64, types.int64, types.uint64[::1]))
@@ -97,7 +62,7 @@ def _sum_small(data: Any, at: int, digits: int, exponent: int) -> int:
     return total // drop if total % drop == 0 and exponent >= -3 else -1
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, _WORDS))
+@kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, WORDS))
 def decode_decimal(data: Any, positions: Any, precision: int, scale: int, words: Any) -> int:
     """Fill 128-bit integers; NaN and infinities turn their row NULL. Returns -1 or the first row that does not fit."""
     limbs = np.zeros(4, np.uint64)

@@ -5,11 +5,13 @@ point are left to Arrow's own casts, except decimals, which must be exact. Each 
 whose text is not of the type. Special values become what they become in the binary form.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import types
 
+from agent.sources.civil import days_from_civil
+from agent.sources.decimal128 import WORDS, is_below_power, multiply_add, store
 from agent.sources.kernel import DATA, kernel
 from agent.sources.postgres.kernels_fixed import (
     DATE_MAX,
@@ -18,7 +20,6 @@ from agent.sources.postgres.kernels_fixed import (
     TIMESTAMP_MAX_US,
     TIMESTAMP_MIN_US,
 )
-from agent.sources.postgres.kernels_numeric import is_below_power, multiply_add, store
 from agent.sources.postgres.wire import NULL, PAIR, POSITIONS, value_length
 
 _DAY_US = 86_400_000_000
@@ -27,7 +28,6 @@ _B, _I, _N, _T, _F = ord("B"), ord("i"), ord("N"), ord("t"), ord("f")
 _CAPITAL_I = ord("I")
 #: Arrow's last microsecond, as a day and a time of day: past it counts as infinity
 _LAST_DAY, _LAST_DAY_US = divmod(2**63 - 1, _DAY_US)
-_WORDS: Final = types.uint64[:, ::1]
 _I64_MIN = -(2**63)
 
 
@@ -73,7 +73,7 @@ def parse_integers(data: Any, positions: Any, low: int, high: int, values: Any) 
     return -1
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, _WORDS))
+@kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, WORDS))
 def parse_decimals(data: Any, positions: Any, precision: int, scale: int, words: Any) -> int:
     limbs = np.zeros(4, np.uint64)
     for row in range(positions.size):
@@ -121,17 +121,6 @@ def _number(data: Any, at: int, end: int) -> tuple[int, int]:
         total = total * 10 + (data[at] - 48)
         at += 1
     return total, at if at > start else -1
-
-
-@kernel(types.int64(types.int64, types.int64, types.int64))
-def days_from_civil(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 in the proleptic Gregorian calendar; year 0 is 1 BC."""
-    if month <= 2:
-        year -= 1
-    era = year // 400
-    year_of_era = year - era * 400
-    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
 
 
 @kernel(PAIR(DATA, types.int64, types.int64, types.int64))
