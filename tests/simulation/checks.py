@@ -178,9 +178,15 @@ class Checks:
             self._world.violate(f"log of {id} from {from_ts} to {head.resolved_ts} holds {found}, not {wanted}")
 
     def _in_log(self, id: ChangefeedId, head: LogHead, first_seq: int) -> Iterator[RowEvent]:
-        """The events of the segments that the head names, up to the last complete one."""
+        """The events of the segments that the head names, up to the last complete one.
+
+        A writer that has not heard yet of its changefeed's removal goes on, over files that are gone: nobody reads on
+        from there, for a changefeed does not come back from being removed, and what the sink takes is looked at there.
+        """
         by_place: dict[tuple[int, int], list[str]] = {}
-        files = self._world.outside.storage(id).files
+        storage = self._world.outside.storage(id)
+        is_removed = self.feeds[id].info.state is FeedState.REMOVED
+        files = storage.dropped | storage.files if is_removed else storage.files
         for text in files:
             parsed = SegmentName.parse(text)
             if parsed is not None:

@@ -12,7 +12,7 @@ from random import Random
 
 import anyio
 
-from agent.errors import LogError, SinkFencedError
+from agent.errors import LogError, SinkFencedError, SlotInUseError
 from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
 from agent.log.storage import Entry
@@ -51,6 +51,8 @@ class Upstream:
         self.position = Ts(_START_TS)
         self.news = anyio.Event()
         self.slot_ts: Ts | None = None
+        #: who streams from the slot: it serves one at a time, and a slot that is read cannot be dropped
+        self.reader: object = None
         self._random = random
 
     def commit(self) -> None:
@@ -71,6 +73,11 @@ class Upstream:
         if self.slot_ts is None:
             self.slot_ts = self.position
         return self.slot_ts
+
+    def drop_slot(self) -> None:
+        """:raises SlotInUseError: it is being read."""
+        if self.reader is not None:
+            raise SlotInUseError("the slot is being read; it is dropped when its reader has gone")
 
     def between(self, from_ts: Ts, to_ts: Ts) -> list[RowEvent]:
         start = bisect_right(self.events, from_ts, key=lambda event: event.ts)
@@ -94,10 +101,14 @@ class Segment:
 
 
 class Storage:
-    """The change log's files of one changefeed id; also what a changefeed of the same name left behind."""
+    """The change log's files of one changefeed id; also what a changefeed of the same name left behind.
+
+    ``dropped``: what went with a changefeed that was removed.
+    """
 
     def __init__(self, name: str) -> None:
         self.files: dict[str, Segment] = {}
+        self.dropped: dict[str, Segment] = {}
         self._name = name
 
     def __str__(self) -> str:
@@ -124,6 +135,11 @@ class Storage:
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
             self.files.pop(name, None)
+
+    def drop(self) -> None:
+        """All of it, as when a changefeed is removed."""
+        self.dropped |= self.files
+        self.files.clear()
 
 
 class StorageReader(LogReader):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_END_S = 60
+
 _EPOCH_S = 1_750_000_000.0
 _CLOCKS = ("time.time", "agent.flusher.time", "agent.span_writer.time", "agent.flush.job.time")
 
@@ -125,8 +127,11 @@ class World:
             node.kill(quietly=True)
         for task in list(self._tasks):
             task.cancel()
-        while self._tasks:  # noqa: ASYNC110 - they come and go
+        for _ in range(_END_S):
+            if not self._tasks:
+                return
             await anyio.sleep(1.0)
+        self.violate(f"cancelled, but still at work after {_END_S} s: {list(self._tasks)}")
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.pop(task, None)
