@@ -7,7 +7,7 @@ during a flush fold into one.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import time
 
 import structlog
@@ -101,8 +101,11 @@ class Flusher:
 
     async def _flush(self) -> None:
         limits = self._limits.now
-        due = [position for position in self._positions.values() if limits and _is_due(position, limits)]
-        if not due or limits is None:
+        if limits is None:
+            return
+        self._take_tables(limits)
+        due = [position for position in self._positions.values() if _is_due(position, limits)]
+        if not due:
             return
         started = time()
         self._note(running_since=started)
@@ -119,6 +122,12 @@ class Flusher:
         self._settle(flushed.spans)
         if flushed.is_behind:
             self.poke()
+
+    def _take_tables(self, limits: FlushLimits) -> None:
+        """A schema change may have given a table another name or key."""
+        for span, position in self._positions.items():
+            if (table := limits.table(position.table)) is not position.table:
+                self._positions[span] = replace(position, table=table)
 
     def _settle(self, spans: tuple[SpanFlushed, ...]) -> None:
         """Take over the new positions; a span with a passing error stays and is tried again."""

@@ -5,14 +5,14 @@ methods are coroutines, may be cancelled at any await, and leave nothing half do
 finish (exactly once is held by the sink's record, not by the caller).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent.effects import StartUnit
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records import LogHead, RunningError, TableRecord
+from reactor.records import DdlRecord, LogHead, RunningError, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,35 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """Up to where may be written: what the log has, and what the barrier allows."""
+    """Up to where may be written, and as what: all of it seen in etcd at once, but for the owner's ``barrier``.
+
+    ``held``: where schema changes hold a table. The head never passes one without telling, so this holds however late
+    the owner's barrier comes. ``tables``: the records as of this head; a table that is not in there is as it was.
+    """
 
     head: LogHead
     barrier: Barrier
+    held: Mapping[int, Ts] = field(default_factory=dict)
+    tables: Mapping[int, TableRecord] = field(default_factory=dict)
 
     def target(self, table_id: int) -> Ts:
         tables = dict(self.barrier.tables)
-        return min(self.head.resolved_ts, self.barrier.global_ts, tables.get(table_id, MAX_TS))
+        held_ts = min(tables.get(table_id, MAX_TS), self.held.get(table_id, MAX_TS))
+        return min(self.head.resolved_ts, self.barrier.global_ts, held_ts)
+
+    def table(self, known: TableRecord) -> TableRecord:
+        """The newest record of a table: a schema change may have given it another name or key."""
+        return self.tables.get(known.table_id, known)
+
+
+def held_tables(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
+    """Table → how far it may be written before its next schema change is in the sink."""
+    held: dict[int, Ts] = {}
+    for record in ddl:
+        if not record.done:
+            for table in record.table_ids:
+                held[table] = min(record.barrier_ts, held.get(table, record.barrier_ts))
+    return held
 
 
 @dataclass(frozen=True, slots=True)

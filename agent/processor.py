@@ -16,13 +16,13 @@ import structlog
 from agent import effects
 from agent.agent import Agent
 from agent.flusher import Flusher, FlusherStatistics, Limits
-from agent.parts import FlushLimits, Parts, SpanFlushed
+from agent.parts import FlushLimits, Parts, SpanFlushed, held_tables
 from agent.references import Reference, Surroundings
-from agent.span_writer import SpanOrder, SpanWriter
+from agent.span_writer import SpanOrder, SpanWriter, TableChanged
 from agent.unit_runner import RunUnit, UnitRunner
 from reactor.effects import Log, Send
 from reactor.errors import WeirError
-from reactor.ids import TableSpan
+from reactor.ids import TableSpan, Ts
 from reactor.messages import Message
 from reactor.records import LogHead, RunningError, TableRecord
 from reactor.state import ChangefeedState
@@ -100,6 +100,7 @@ class Processor:
         self._tables: dict[int, TableRecord] = {}
         self._unknown: list[effects.PrepareSpan] = []
         self._head: LogHead | None = None
+        self._held: dict[int, Ts] = {}
         self._is_telling = False
         self._log = structlog.get_logger().bind(changefeed=agent.changefeed)
 
@@ -132,17 +133,27 @@ class Processor:
 
     def _on_moved(self, feed: ChangefeedState) -> None:
         self._head = next(iter(feed.heads.values()), None)
-        self._tables = {table.table_id: table for unit in feed.units.values() for table in unit.tables}
+        self._held = held_tables(feed.ddl.values())
+        tables = {table.table_id: table for unit in feed.units.values() for table in unit.tables}
+        if tables != self._tables:
+            self._tell_changes(tables)
         waiting, self._unknown = self._unknown, []
         for order in waiting:
             self._prepare(order)
         self._move_limits()
 
+    def _tell_changes(self, tables: dict[int, TableRecord]) -> None:
+        before, self._tables = self._tables, tables
+        for span in self._writers:
+            after = tables.get(span.table_id)
+            if after is not None and after != before.get(span.table_id):
+                self._tell_writer(TableChanged(span, after))
+
     def _move_limits(self) -> None:
         """Nothing is written before the owner has said which barrier holds."""
         if self._head is None or not self._agent.is_barrier_known:
             return
-        limits = FlushLimits(self._head, self._agent.barrier)
+        limits = FlushLimits(self._head, self._agent.barrier, self._held, self._tables)
         if limits != self._limits.now:
             self._limits.now = limits
             self._flusher.poke()

@@ -7,6 +7,7 @@ The decisions are ``agent.table_span``'s; this actor carries them out, one at a 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import time
 
 from agent import effects
@@ -21,7 +22,17 @@ from reactor.messages import SpanCheckpoint
 from reactor.records import RunningError, TableRecord
 
 Emit = Callable[[effects.SpanEvent], None]
-SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | SpanFlushed
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanged:
+    """A schema change gave the span's table another record."""
+
+    span: TableSpan
+    table: TableRecord
+
+
+SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | SpanFlushed | TableChanged
 
 #: A flush under way is waited for at most this long; what it still writes later is fenced by the sink's record.
 _LEAVE_TIMEOUT_S = 600.0
@@ -60,6 +71,8 @@ class SpanWriter:
                 await self._stop()
             case SpanFlushed():
                 await self._on_flushed(message)
+            case TableChanged():
+                self._table = message.table
 
     async def _prepare(self, order: effects.PrepareSpan) -> None:
         self._position = await self._parts.open_span(self._table, self._span, order.checkpoint.checkpoint_ts)

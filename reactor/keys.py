@@ -141,6 +141,11 @@ class DdlKey:
         return f"{ROOT}/{self.cluster}/{self.namespace}/ddl/{self.changefeed}/{self.ts}"
 
 
+def ddl_prefix(cluster: str, namespace: str, changefeed: ChangefeedId) -> str:
+    """What the keys of one changefeed's schema changes begin with."""
+    return f"{ROOT}/{cluster}/{namespace}/ddl/{changefeed}/"
+
+
 @dataclass(frozen=True, slots=True)
 class SyncPointKey:
     cluster: str

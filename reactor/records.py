@@ -130,6 +130,9 @@ class ChangefeedConfig(Record):
     gc_ttl_seconds: Annotated[int, Field(ge=0)] = 86_400
     #: how often all spans stand at one Ts, which is recorded with the sink's versions; 0: never
     sync_point_interval_seconds: Annotated[int, Field(ge=0)] = 0
+    #: cut tables of more than twice ``split_rows`` rows into spans, for several captures to share
+    split_large_tables: bool = False
+    split_rows: Annotated[int, Field(ge=1_000)] = 5_000_000
 
 
 class ChangefeedInfo(Record):
@@ -284,8 +287,8 @@ class TableCut(Record):
     """Into how many spans of one size a table is cut; a table without this record is one span.
 
     ``spans``: those that have records in the sink. ``wanted``: what an operator or the policy asked for. While
-    ``under_way`` is there, nobody writes the table, and whoever is owner carries it through. ``number``: of the last cut
-    that was carried through; the sink refuses an older one.
+    ``under_way`` is there, nobody writes the table, and whoever is owner carries it through. ``number``: of the last
+    cut that was carried through; the sink refuses an older one.
     """
 
     table_id: int

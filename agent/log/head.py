@@ -86,7 +86,6 @@ class EtcdHeadStore:
             raise LogFencedError("the changefeed was removed; this sync unit stops")
         return None
 
-
     async def read_ddl(self) -> list[DdlRecord]:
         place = self._place
         found = await self._client.get_prefix(ddl_prefix(place.cluster, place.namespace, place.changefeed))

@@ -4,7 +4,7 @@ Each is the absence of one safeguard. They are planted by replacing a method whi
 knows nothing of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ from reactor import txn
 from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.messages import SpanState
 from reactor.pending import Pending
-from reactor.records import Era, LogHead
+from reactor.records import DdlRecord, Era, LogHead
 from reactor.session import Session
 from reactor.watch import WatchCursor
 from tests.simulation.outside import Sink
@@ -69,7 +69,7 @@ def take_stopping_for_stopped(stack: ExitStack) -> None:
 def ignore_the_logs_epoch(stack: ExitStack) -> None:
     """Whoever was the log's writer goes on writing its head."""
 
-    async def swap(self: EtcdHeadStore, new: LogHead, *, revision: int) -> int | None:
+    async def swap(self: EtcdHeadStore, new: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
         return await self._client.put(self._key, new.encode())
 
     _replace(stack, EtcdHeadStore, "swap", swap)

@@ -51,7 +51,7 @@ def put(state: ClusterState, key: keys.Key, record: Record) -> None:
 
 def test_every_record_of_a_changefeed_finds_its_place(state: ClusterState) -> None:
     unit = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING)
-    ddl = DdlRecord(ts=Ts(9), table_id=1, statement="alter")
+    ddl = DdlRecord(ts=Ts(9), statement="alter")
     point = SyncPoint(ts=Ts(8), time=1.0, versions={"public.t": "3"})
     put(state, keys.InfoKey("c", "default", FEED), INFO)
     put(state, keys.StatusKey("c", "default", FEED), STATUS)
