@@ -8,6 +8,7 @@ them first; a sink that records its own Ts goes on from there whatever the posit
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from owner import recut
 from owner.errors import JobRefusedError
 from owner.jobs import Update
 from owner.run import Facts
@@ -62,6 +63,7 @@ def rewound(facts: Facts, ts: Ts) -> ChangefeedStatus:
 
     :raises JobRefusedError: the log does not reach from there to here.
     """
+    recut.refuse_while_cutting(facts)
     info, status, head = facts.info, facts.status, facts.head
     known = max(status.checkpoint_ts, head.resolved_ts if head else Ts(0))
     if ts > known:

@@ -9,13 +9,13 @@ of its own. Whatever fails in here fails this changefeed (``fail``) and no other
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from owner import amendment, barrier, gc, positions, watermark
+from owner import amendment, barrier, gc, positions, recut, watermark
 from owner.backoff import Uniform
 from owner.barrier import Hold, Limits
 from owner.clean_up import CleanUp
 from owner.errors import JobRefusedError
 from owner.feed_state import FeedStateMachine, Trigger, is_running, step
-from owner.jobs import Update
+from owner.jobs import Cut, Update
 from owner.removal import Removal, sweep
 from owner.run import Facts, Run, World
 from owner.scheduler.coordinator import Identity
@@ -24,7 +24,7 @@ from owner.sync_points import SyncPoints
 from owner.workers import first_epoch
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
-from reactor.errors import ConflictError, WeirError
+from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
 from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
@@ -115,6 +115,16 @@ class Changefeed:
         self.machine.reset()
         return self._commit(feed, info, amendment.rewound(facts, ts), now=now)
 
+    def cut(self, feed: ChangefeedState, wish: Cut, now: float) -> tuple[list[Effect], int]:
+        """Also how many spans the table has until then. :raises JobRefusedError: there is no such table, or it has no
+        key."""
+        info = _existing(feed)
+        before, after = recut.asked(Facts.of(feed, info), wish.table_id, wish.spans)
+        if after == before:
+            return [], after.spans
+        key = keys.CutKey(self._site.cluster, self._site.namespace, self.id, wish.table_id)
+        return [Commit(patches.group([patches.replace_record(key, before, after)])), WakeAt(now)], after.spans
+
     def remove(self, feed: ChangefeedState, job_id: str, now: float, *, force: bool) -> list[Effect]:
         """Begin, or join, its removal."""
         info = _existing(feed)
@@ -128,8 +138,9 @@ class Changefeed:
         info = _existing(feed)
         if self.run is None or not is_running(info.state):
             raise JobRefusedError(f"changefeed {self.id} is {info.state}: nothing to hold; resume it first")
-        spans = [known.checkpoint.checkpoint_ts for known in self.run.coordinator.sets.values()]
-        furthest = max([Facts.of(feed, info).status.checkpoint_ts, *spans])
+        facts = Facts.of(feed, info)
+        known = [*self.run.positions(), *self.run.recuts.standing(facts.cuts)]
+        furthest = max([facts.status.checkpoint_ts, *(position.checkpoint_ts for position in known)])
         if furthest > ts:
             raise JobRefusedError(f"changefeed {self.id} is at {furthest}, past {ts}; hold it at a later Ts")
         self.hold = Hold(ts, until)
@@ -139,7 +150,8 @@ class Changefeed:
         if self.hold is not None and now >= self.hold.until:
             self.hold = None
         sync_point_ts = self.sync_points.hold_ts if self.sync_points else None
-        return barrier.limits(info.target_ts, self.hold, feed.ddl.values(), sync_point_ts=sync_point_ts)
+        cuts = self.run.recuts.holds if self.run else {}
+        return barrier.limits(info.target_ts, self.hold, feed.ddl.values(), cuts=cuts, sync_point_ts=sync_point_ts)
 
     def _tick(
         self, feed: ChangefeedState, info: ChangefeedInfo, messages: Sequence[Message], world: World, now: float
@@ -181,6 +193,7 @@ class Changefeed:
         effects: list[Effect] = [*run.tick(facts, messages, limits, world, now)]
         self._errors += run.errors()
         effects += self._tick_sync_points(run, facts, now)
+        effects += run.recut(facts, now, is_held=self.sync_points is not None and self.sync_points.hold_ts is not None)
         status, after = self._judge(run, facts, limits, now)
         self.latest = status
         due_at = self._status_due_at(feed.status, status)
@@ -223,7 +236,7 @@ class Changefeed:
             site, settings = self._site, self._settings
             identity = Identity(site.capture, self.id, settings.version, site.owner_revision, facts.info.epoch)
             epoch_floor = max(self._epoch_floor, first_epoch(site.owner_revision))
-            self.run = Run(identity, facts, settings, epoch_floor=epoch_floor, now=now)
+            self.run = Run(identity, facts, settings, cluster=site.cluster, epoch_floor=epoch_floor, now=now)
             self.sync_points = SyncPoints(
                 settings.sync_points, cluster=site.cluster, wall_offset_s=settings.wall_offset_s
             )
@@ -262,23 +275,14 @@ class Changefeed:
         if feed.info is not None and info.state is not feed.info.state:
             info = info.with_(state_since=self._wall(now))
         if info != feed.info:
-            changes.append(_replace(keys.InfoKey(cluster, namespace, self.id), feed.info, info))
+            changes.append(patches.replace_record(keys.InfoKey(cluster, namespace, self.id), feed.info, info))
         if status is not None and status != feed.status:
-            changes.append(_replace(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
+            changes.append(patches.replace_record(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
         return [Commit(patches.group(changes))] if changes else []
 
     def _wall(self, now: float) -> float:
         """Unix time at ``now``."""
         return now + self._settings.wall_offset_s
-
-
-def _replace(key: keys.Key, seen: patches.R | None, new: patches.R) -> patches.Patch:
-    def apply(old: patches.R | None) -> patches.R:
-        if old != seen:
-            raise ConflictError(f"{key} has changed since it was read; tick again")
-        return new
-
-    return patches.patch_record(key, type(new), apply)
 
 
 def _existing(feed: ChangefeedState) -> ChangefeedInfo:

@@ -103,6 +103,17 @@ class MoveTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Split a table into ``spans`` spans of one size, or join it again (1). Done when it is written down; the table is
+    cut as soon as the changefeed runs and its spans stand at one Ts. Value: how many spans it has now."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    table_id: int
+    spans: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rebalance:
     job_id: str
     changefeed: ChangefeedId
@@ -126,7 +137,7 @@ class ResignOwner:
     job_id: str
 
 
-FeedJob = Query | Pause | Resume | Update | Rewind | Remove | HoldAt | Release | MoveTable | Rebalance
+FeedJob = Query | Pause | Resume | Update | Rewind | Remove | HoldAt | Release | MoveTable | Cut | Rebalance
 Job = FeedJob | List | DrainCapture | ResignOwner
 
 
@@ -154,4 +165,17 @@ class SinkRead:
     changefeed: ChangefeedId
     ts: Ts
     tables: tuple[TableRead, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCut:
+    """The answer to ``reactor.effects.CutSink``. ``furthest_ts``: ``ts`` itself when it is done; if it is larger, an
+    old span is recorded there and nothing was changed; None with an ``error`` (one line)."""
+
+    changefeed: ChangefeedId
+    table_id: int
+    number: int
+    ts: Ts
+    furthest_ts: Ts | None = None
     error: str = ""

@@ -36,6 +36,7 @@ _FEED_JOBS = (
     jobs.HoldAt,
     jobs.Release,
     jobs.MoveTable,
+    jobs.Cut,
     jobs.Rebalance,
 )
 
@@ -67,6 +68,8 @@ class Owner:
                     self._on_upstream_dropped(event)
                 case jobs.SinkRead():
                     self._on_sink_read(event)
+                case jobs.SinkCut():
+                    self._on_sink_cut(event)
                 case jobs.List() | jobs.DrainCapture() | jobs.ResignOwner():
                     effects += self._do_cluster_job(event, state, now)
                 case _ if isinstance(event, _FEED_JOBS):
@@ -130,6 +133,11 @@ class Owner:
         changefeed = self.changefeeds.get(event.changefeed)
         if changefeed is not None and changefeed.sync_points is not None:
             changefeed.sync_points.handle_read(event)
+
+    def _on_sink_cut(self, event: jobs.SinkCut) -> None:
+        changefeed = self.changefeeds.get(event.changefeed)
+        if changefeed is not None and changefeed.run is not None:
+            changefeed.run.recuts.handle_cut(event)
 
     def _do_cluster_job(
         self, job: jobs.List | jobs.DrainCapture | jobs.ResignOwner, state: ClusterState, now: float
@@ -217,6 +225,9 @@ class Owner:
                 return [done]
             case jobs.MoveTable():
                 return [self._move_table(job, changefeed)]
+            case jobs.Cut():
+                effects, spans = changefeed.cut(feed, job, now)
+                return [*effects, Answer(job.job_id, value=spans)]
             case jobs.Rebalance():
                 _running(changefeed).rebalance()
                 return [done]

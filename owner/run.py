@@ -6,16 +6,17 @@ records and the captures' messages and gives messages; what follows for the chan
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from owner.barrier import Limits
 from owner.pulse import Pulse
+from owner.recut import Recuts
 from owner.scheduler.coordinator import Coordinator, Identity
 from owner.settings import OwnerSettings
 from owner.units import SOURCE, current_unit, ordinal, tables_of
 from owner.watermark import SpanPosition, Watermark, advance
 from owner.workers import Placement, Stage, WorkerManager
-from reactor.effects import Send
+from reactor.effects import Effect, Send
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Message
 from reactor.records import (
@@ -24,6 +25,7 @@ from reactor.records import (
     LogHead,
     RunningError,
     SyncPoint,
+    TableCut,
     TableRecord,
     Unit,
     UnitRecord,
@@ -48,12 +50,14 @@ class Facts:
     record: UnitRecord | None
     head: LogHead | None
     sync_points: tuple[SyncPoint, ...] = ()
+    #: tables that are, were, or shall be cut, by id
+    cuts: Mapping[int, TableCut] = field(default_factory=dict)
 
     @classmethod
     def of(cls, feed: ChangefeedState, info: ChangefeedInfo) -> "Facts":
         status = feed.status or ChangefeedStatus(checkpoint_ts=info.start_ts)
         points = tuple(feed.sync_points[ts] for ts in sorted(feed.sync_points))
-        return cls(info, status, feed.units.get(SOURCE), feed.heads.get(SOURCE), points)
+        return cls(info, status, feed.units.get(SOURCE), feed.heads.get(SOURCE), points, feed.cuts)
 
     @property
     def unit(self) -> Unit | None:
@@ -77,10 +81,13 @@ class Facts:
 class Run:
     """The moving parts of one epoch."""
 
-    def __init__(self, identity: Identity, facts: Facts, settings: OwnerSettings, *, epoch_floor: int, now: float):
+    def __init__(
+        self, identity: Identity, facts: Facts, settings: OwnerSettings, *, cluster: str, epoch_floor: int, now: float
+    ) -> None:
         self.epoch = facts.info.epoch
         self.coordinator = Coordinator(identity, settings.scheduler)
         self.workers = WorkerManager(facts.info.mode, settings.workers, epoch_floor=epoch_floor)
+        self.recuts = Recuts(cluster=cluster)
         self.head_pulse = Pulse()
         self.checkpoint_pulse = Pulse()
         self._settings = settings
@@ -91,7 +98,8 @@ class Run:
 
         :raises owner.errors.SpanError: the captures contradict each other.
         """
-        effects = self.coordinator.poll(facts.starts, world.alive, messages, limits.barrier, now)
+        cuts = self.recuts.cuts(facts.cuts)
+        effects = self.coordinator.poll(facts.starts, world.alive, messages, limits.barrier, now, cuts=cuts)
         self._note_workers(world, now)
         if self.workers.has_errors or not self._may_place_workers(now):
             return effects
@@ -103,7 +111,14 @@ class Run:
         if starts is None:
             return None
         self.head_pulse.note(facts.head and (facts.head.resolved_ts, facts.head.resolved_time), now)
-        return advance(starts.keys(), self.positions(), facts.head, limits)
+        positions = [*self.positions(), *self.recuts.standing(facts.cuts)]
+        log_start_ts = max(starts.values(), default=Ts(0))
+        return advance(starts.keys(), positions, facts.head, limits, start_ts=log_start_ts)
+
+    def recut(self, facts: Facts, now: float, *, is_held: bool) -> list[Effect]:
+        """Tables that shall have other spans, one step on."""
+        sets, captures = self.coordinator.sets, len(self.coordinator.captures.serving())
+        return self.recuts.tick(facts, sets, captures, now, is_held=is_held)
 
     def positions(self) -> list[SpanPosition]:
         """How far every span is known to be."""
@@ -123,7 +138,8 @@ class Run:
 
     def next_at(self) -> float:
         """When this run wants its next tick, whatever comes."""
-        return min(self.coordinator.captures.next_heartbeat_at(), self.workers.next_check_at())
+        captures = self.coordinator.captures
+        return min(captures.next_heartbeat_at(), self.workers.next_check_at(), self.recuts.next_at())
 
     def _note_workers(self, world: World, now: float) -> None:
         self.workers.handle_alive(world.alive, now)

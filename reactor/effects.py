@@ -79,10 +79,27 @@ class ReadSink:
 
 
 @dataclass(frozen=True, slots=True)
+class CutSink:
+    """Let the sink record that ``table`` consists of the spans ``new``, which stand at ``ts``, and not of ``old``.
+
+    ``number`` orders the cuts of one table. Safe to do again. The owner is told by ``owner.jobs.SinkCut``, which
+    repeats table, number and Ts.
+    """
+
+    changefeed: ChangefeedId
+    info: ChangefeedInfo
+    table: TableRecord
+    old: tuple[TableSpan, ...]
+    new: tuple[TableSpan, ...]
+    ts: Ts
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Give up ownership; the capture and its processors stay."""
 
 
-Effect = Send | Commit | WakeAt | Log | Answer | DropUpstream | ReadSink | Resign
+Effect = Send | Commit | WakeAt | Log | Answer | DropUpstream | ReadSink | CutSink | Resign
 #: carries out what the worker does not: also what a reactor asks beyond this set (``agent.processors``)
 Perform = Callable[[Any], None]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reactor import keys
+from reactor.errors import ConflictError
 from reactor.records import Record
 
 R = TypeVar("R", bound=Record)
@@ -49,6 +50,17 @@ def patch_record(key: keys.Key, model: type[R], function: Callable[[R | None], R
         return new.encode() if new is not None else None
 
     return Patch(text, apply)
+
+
+def replace_record(key: keys.Key, seen: R | None, new: R) -> Patch:
+    """A patch that writes ``new`` where ``seen`` still stands; anything else there is a conflict."""
+
+    def apply(old: R | None) -> R:
+        if old != seen:
+            raise ConflictError(f"{key} has changed since it was read; tick again")
+        return new
+
+    return patch_record(key, type(new), apply)
 
 
 def put_record(key: keys.Key, record: Record) -> Patch:
