@@ -20,6 +20,17 @@ class Dialect(StrEnum):
     MYSQL = "mysql"
 
 
+class ZeroDates(StrEnum):
+    """What becomes of a date that no calendar has (MySQL's ``0000-00-00``, ``2024-02-00``, ``2024-02-31``)."""
+
+    #: refuse it
+    STRICT = "strict"
+    #: the value becomes NULL
+    NULL = "null"
+    #: every date, datetime and timestamp of the table becomes its text
+    STRING = "string"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column.
@@ -45,7 +56,7 @@ class TableSchema:
     """One version of one table.
 
     ``replica_identity`` is PostgreSQL's letter: d (key), n (nothing), f (full), i (index). ``dialect`` says whose
-    types and events these are.
+    types and events these are. ``zero_dates``: MySQL only, as the changefeed's configuration says.
     """
 
     table_id: int
@@ -54,6 +65,7 @@ class TableSchema:
     columns: tuple[Column, ...]
     replica_identity: str = "d"
     dialect: Dialect = Dialect.POSTGRESQL
+    zero_dates: ZeroDates = ZeroDates.NULL
 
     @property
     def qualified_name(self) -> str:
@@ -73,7 +85,8 @@ class TableSchema:
         fields = json.loads(text)
         columns = tuple(_column(column) for column in fields.pop("columns"))
         dialect = Dialect(fields.pop("dialect", Dialect.POSTGRESQL))
-        return cls(columns=columns, dialect=dialect, **fields)
+        zero_dates = ZeroDates(fields.pop("zero_dates", ZeroDates.NULL))
+        return cls(columns=columns, dialect=dialect, zero_dates=zero_dates, **fields)
 
 
 def _without_defaults(column: dict[str, Any]) -> dict[str, Any]:
