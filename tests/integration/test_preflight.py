@@ -9,8 +9,8 @@ import pytest
 from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError, TableIneligibleError
 from agent.sources.postgres.connection import connect
 from agent.sources.postgres.preflight import check_source
-from agent.sources.source import SourceReport
 from agent.sources.postgres.slots import create_slot, drop_slot
+from agent.sources.source import SourceReport
 from capture.embedded import EmbeddedPostgres
 from capture.embedded import postgres as embedded
 from reactor.errors import WeirError
