@@ -13,6 +13,7 @@ import structlog
 
 from agent.processors import Processors
 from capture.config import ServerSettings
+from capture.hearing import Hearing
 from capture.hosting import AGENT_TOPIC, OWNER_TOPIC, ProcessorHost
 from capture.messaging import Messenger
 from capture.seat import Seat
@@ -23,6 +24,7 @@ from reactor import keys
 from reactor.client import Compare, EtcdClient, Target
 from reactor.errors import EtcdError, SessionDoneError
 from reactor.ids import CaptureId
+from reactor.messages import Message
 from reactor.records import CaptureInfo
 from reactor.session import Session, open_session
 from reactor.settings import ReactorSettings
@@ -32,6 +34,9 @@ from reactor.worker import EtcdWorker
 _UNREGISTER_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 30.0
 _DRAIN_LOOK_S = 0.1
+_HEARING_LOOK_S = 1.0
+#: more than one, with time between: what has come while the process was held up is handled first
+_HEARING_LOOKS = 2
 
 _log = structlog.get_logger()
 
@@ -61,6 +66,16 @@ class Life:
 
     async def wait_end(self) -> None:
         await self._ended.wait()
+
+    async def listen(self, hearing: Hearing) -> None:
+        """End when the owner is not heard any more."""
+        silent = 0
+        while silent < _HEARING_LOOKS:
+            await anyio.sleep(_HEARING_LOOK_S)
+            is_deaf = hearing.is_deaf(self.state.owner, self.state.changefeeds.values(), anyio.current_time())
+            silent = silent + 1 if is_deaf else 0
+        _log.warning("the owner is not heard: this capture starts anew", capture=self.info.id)
+        self._ended.set()
 
     async def leave(self) -> None:
         """Let others take over what runs here, for a while, then end."""
@@ -125,12 +140,20 @@ async def _parts(base: Base, client: EtcdClient, session: Session, settings: Rea
             drop_upstream=lambda effect, post: tasks.start_soon(works.drop_upstream, effect, post),
             read_sink=lambda effect, post: tasks.start_soon(works.read_sink, effect, post),
         )
-        messenger.register(AGENT_TOPIC, host.on_message)
+        hearing = Hearing(capture_id, session_ttl_s=settings.session_ttl_s)
+
+        async def on_order(message: Message) -> None:
+            hearing.note(message.header.owner_revision, anyio.current_time())
+            await host.on_message(message)
+
+        messenger.register(AGENT_TOPIC, on_order)
         messenger.register(OWNER_TOPIC, seat.on_message)
         tasks.start_soon(worker.run, name="processors' worker")
         tasks.start_soon(seat.run, name="owner's seat")
+        life = Life(info, client=client, state=state, seat=seat, host=host)
+        tasks.start_soon(life.listen, hearing, name="listening for the owner")
         try:
-            yield Life(info, client=client, state=state, seat=seat, host=host)
+            yield life
         finally:
             tasks.cancel_scope.cancel()
             if not session.is_done:  # else etcd does it, and may not even be there to be told

@@ -99,6 +99,19 @@ def test_a_capture_loses_everything(ground: Ground) -> None:
     ground.cut_off(ground.bed.span_holders(CHANGELOG)[0], ground.net.isolate)
 
 
+def test_a_capture_loses_its_peers(ground: Ground) -> None:
+    """Its lease lives on, but nobody can tell it what to do: it gives up what it has by itself."""
+    bed = ground.bed
+    victim = next(holder for holder in bed.span_holders(UPSERT) if holder is not bed.owner())
+    before = ground.id_of(victim)
+    assert victim.host is not None
+    ground.net.cut_from_peers(victim.host)
+    victim.is_cut_off = True
+    bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
+    assert before not in ground.members()
+    ground.mend(victim)
+
+
 def test_nothing_is_lost_or_doubled(ground: Ground) -> None:
     """After all that."""
     ground.load.stop()
