@@ -161,9 +161,19 @@ class _Described:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "_Described":
-        name, data_type, column_type, octets, precision, scale, fraction, collation, key = row
-        numbers = (int(value or 0) for value in (octets, precision, scale, fraction))
-        return cls(str(name), str(data_type).lower(), str(column_type), *numbers, str(collation or ""), str(key))
+        name, data_type, column_type, *numbers, collation, key = row
+        octets, precision, scale, fraction = (int(value or 0) for value in numbers)
+        return cls(
+            str(name),
+            str(data_type).lower(),
+            str(column_type),
+            octets,
+            precision,
+            scale,
+            fraction,
+            str(collation or ""),
+            str(key),
+        )
 
     @property
     def is_old(self) -> bool:

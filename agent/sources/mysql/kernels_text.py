@@ -113,7 +113,7 @@ def locate_rows(data: Any, start: int, end: int, row: int, starts: Any, lengths:
                 return row, start, MALFORMED
             first = data[np.uint64(at)]
             at += 1
-            length = np.int64(first)
+            length: Any = np.int64(first)
             if first >= 0xFB:
                 if first == 0xFB:
                     lengths[column, row] = NULL
@@ -258,7 +258,8 @@ def parse_decimals(data: Any, starts: Any, lengths: Any, precision: int, scale: 
         at += 1 if is_negative else 0
         if at >= end:
             return row
-        total, missing, seen_point = 0, scale, False
+        total: Any = 0
+        missing, seen_point = scale, False
         while at < end:
             character = data[np.uint64(at)]
             at += 1
@@ -287,13 +288,13 @@ def parse_decimals(data: Any, starts: Any, lengths: Any, precision: int, scale: 
 @kernel(types.int64(DATA, types.int64, types.int64))
 def _digits(data: Any, at: int, count: int) -> int:
     """A number of exactly ``count`` digits; -1 when that is not what is there."""
-    total = 0
+    total: Any = 0
     for i in range(count):
         digit = data[np.uint64(at + i)] - np.uint8(48)
         if digit > 9:
             return -1
         total = total * 10 + np.int64(digit)
-    return total
+    return total  # type: ignore[no-any-return]
 
 
 @kernel(_PAIR(DATA, types.int64))
@@ -333,7 +334,7 @@ def _time_of_day(data: Any, at: int, end: int) -> int:
         return -1
     if hours > 23 or minutes > 59 or seconds > 59:
         return -1
-    micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
+    micros: Any = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
     at += 8
     if at < end:
         count = end - at - 1
@@ -341,7 +342,7 @@ def _time_of_day(data: Any, at: int, end: int) -> int:
         if fraction < 0:
             return -1
         micros += fraction * _POWERS[6 - count]
-    return micros
+    return micros  # type: ignore[no-any-return]
 
 
 @kernel(types.int64(DATA, LINE, LINE, LINE))
