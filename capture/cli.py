@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer.exceptions import TyperException
@@ -128,22 +128,27 @@ def server(
 
 @app.command()
 def quickstart(
-    dir: Annotated[Path, typer.Option(help="Everything goes below it; a second run goes on from there.")] = Path(
-        "weir-data"
-    ),
-    seconds: Annotated[int, typer.Option(min=1, help="How long pgbench writes.")] = 60,
-    scale: Annotated[int, typer.Option(min=1, help="pgbench's scale: 100,000 accounts each.")] = 10,
-    rate: Annotated[int, typer.Option(min=0, help="pgbench's transactions per second; 0: as fast as it goes.")] = 500,
+    source: Annotated[Literal["postgres", "mariadb"], typer.Option(help="Whose tables are replicated.")] = "postgres",
+    dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Everything goes below it; a second run goes on from there.",
+            show_default="weir-data, weir-data-mariadb",
+        ),
+    ] = None,
+    seconds: Annotated[int, typer.Option(min=1, help="How long it is written to.")] = 60,
+    scale: Annotated[int, typer.Option(min=1, help="How large the tables are: 100,000 rows each.")] = 10,
+    rate: Annotated[int, typer.Option(min=0, help="Transactions per second; 0: as fast as it goes.")] = 500,
     json: Json = False,
 ) -> int:
-    """See it work: an embedded PostgreSQL under load, replicated into Delta tables, compared at the end."""
+    """See it work: an embedded database under load, replicated into Delta tables, compared at the end."""
     from capture import memory
 
     memory.give_back_early()
     from capture.capture import Capture
     from capture.quickstart import run
 
-    return run(dir, Capture, seconds=seconds, scale=scale, rate=rate, json=json)
+    return run(source, dir, Capture, seconds=seconds, scale=scale, rate=rate, json=json)
 
 
 @app.command()

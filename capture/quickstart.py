@@ -1,6 +1,6 @@
-"""See it work on one machine: PostgreSQL under pgbench, replicated into Delta tables by a cluster of one capture.
+"""See it work on one machine: a database under load, replicated into Delta tables by a cluster of one capture.
 
-Everything lies below one directory: ``postgres``, ``etcd``, ``log``, ``lake``, the key for secrets. A second run there
+Everything lies below one directory: the database, ``etcd``, ``log``, ``lake``, the key for secrets. A second run there
 goes on from where the first was, however that ended. All parts are children of this process and die with it.
 
 start parts → tables (once) → changefeed (once) → snapshot → load for N seconds → checkpoint covers it → compare
@@ -8,10 +8,10 @@ start parts → tables (once) → changefeed (once) → snapshot → load for N 
 
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import anyio
 import structlog
@@ -19,18 +19,22 @@ from anyio import to_thread
 from pydantic import BaseModel
 
 from agent.java import find_java
+from agent.sources import open_source
+from agent.sources.source import Scope
 from capture import cluster as views
 from capture import console, logs
 from capture.config import ServerSettings, load_server_settings, split_address
 from capture.directory import locked
-from capture.embedded import EmbeddedPostgres, places
-from capture.errors import ChangefeedNotFoundError
+from capture.embedded import places
+from capture.errors import ChangefeedNotFoundError, ConfigError
 from capture.lag import LagMeter
-from capture.load import DATABASE, Load
+from capture.load import Workload
+from capture.pgbench import Pgbench
 from capture.progress import Reporter
 from capture.server import NewMember, running
+from capture.sysbench import Sysbench
 from reactor.errors import NotOwnerError, WeirError
-from reactor.records import ChangefeedConfig, FeedState, FilterConfig, Unit
+from reactor.records import ChangefeedConfig, FeedState, FilterConfig, SinkMode, Unit
 
 FEED = "quickstart"
 _POLL_S = 0.1
@@ -41,6 +45,10 @@ _ENDED = (FeedState.FAILED, FeedState.STOPPED, FeedState.FINISHED, FeedState.REM
 
 T = TypeVar("T")
 _log = structlog.get_logger()
+
+
+SourceKind = Literal["postgres", "mariadb"]
+_DIRECTORIES: Mapping[SourceKind, Path] = {"postgres": Path("weir-data"), "mariadb": Path("weir-data-mariadb")}
 
 
 class Summary(BaseModel):
@@ -57,17 +65,29 @@ class Summary(BaseModel):
     differences: dict[str, tuple[str, ...]] = {}
 
 
-def run(directory: Path, new_member: NewMember, *, seconds: int, scale: int, rate: int, json: bool) -> int:
+def run(
+    source: SourceKind,
+    directory: Path | None,
+    new_member: NewMember,
+    *,
+    seconds: int,
+    scale: int,
+    rate: int,
+    json: bool,
+) -> int:
     """Returns the exit code: 0 iff source and sink are equal at the end, 130 after Ctrl-C.
 
     :raises WeirError: something cannot start, or the changefeed failed.
     """
+    directory = directory or _DIRECTORIES[source]
+    _refuse_other_source(directory, source)
     directory.mkdir(parents=True, exist_ok=True)
     settings = _settings(directory)
+    workload = Pgbench(directory) if source == "postgres" else Sysbench(directory)
     logs.configure(settings.log_level, file=directory / "weir.log")
     with locked(directory / "quickstart.lock", what="a quickstart"), Reporter() as reporter:
         session = Quickstart(
-            settings, reporter=reporter, seconds=seconds, scale=scale, rate=rate, new_member=new_member
+            settings, workload, reporter=reporter, seconds=seconds, scale=scale, rate=rate, new_member=new_member
         )
         summary = anyio.run(_until_signalled, session.run)
     if summary is None:
@@ -85,6 +105,7 @@ class Quickstart:
     def __init__(
         self,
         settings: ServerSettings,
+        workload: Workload,
         *,
         reporter: Reporter,
         seconds: int,
@@ -98,17 +119,17 @@ class Quickstart:
         self._scale = scale
         self._rate = rate
         self._new_member = new_member
-        self._postgres = EmbeddedPostgres(settings.data_dir / "postgres")
+        self._workload = workload
 
     async def run(self) -> Summary:
         await to_thread.run_sync(find_java)
-        async with self._source() as load:
+        async with self._source():
             self._reporter.step("starting etcd, Spark and a capture")
             async with running(self._settings, new_member=self._new_member) as member:
                 self._reporter.finish()
                 feed = await self._changefeed(member.cluster)
                 feed = await self._snapshot(member.cluster, feed)
-                meter, changes, elapsed_s = await self._stream(member.cluster, load)
+                meter, changes, elapsed_s = await self._stream(member.cluster)
                 diffs = await self._compare(member.cluster)
         return Summary(
             equal=bool(diffs) and all(diff.equal for diff in diffs),
@@ -122,21 +143,21 @@ class Quickstart:
         )
 
     @asynccontextmanager
-    async def _source(self) -> AsyncIterator[Load]:
-        """PostgreSQL with pgbench's tables."""
-        self._reporter.step("starting PostgreSQL")
+    async def _source(self) -> AsyncIterator[None]:
+        """The database with its tables."""
+        workload = self._workload
+        self._reporter.step(f"starting {workload.server}")
         try:
-            await to_thread.run_sync(self._postgres.start)
+            await to_thread.run_sync(workload.start)
             self._reporter.finish()
-            load = Load(self._postgres, log=self._settings.data_dir / "pgbench.log")
-            if not await to_thread.run_sync(load.is_prepared):
-                self._reporter.step(f"pgbench makes {self._scale * 100_000:,} accounts")
-                await load.prepare(self._scale)
+            if not await to_thread.run_sync(workload.is_prepared):
+                self._reporter.step(workload.describe(self._scale))
+                await workload.prepare(self._scale)
                 self._reporter.finish()
-            yield load
+            yield
         finally:
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(self._postgres.stop)
+                await to_thread.run_sync(workload.stop)
 
     async def _changefeed(self, cluster: views.Cluster) -> views.ChangefeedView:
         """The one from an earlier run, or a new one."""
@@ -151,10 +172,10 @@ class Quickstart:
     def _spec(self) -> views.ChangefeedSpec:
         return views.ChangefeedSpec(
             changefeed_id=FEED,
-            source_uri=self._postgres.uri(DATABASE),
+            source_uri=self._workload.uri,
             sink_uri=f"delta+file://{(self._settings.data_dir / 'lake').absolute()}",
-            # pgbench_history has no key: it is appended to.
-            config=ChangefeedConfig(filter=FilterConfig(rules=("public.pgbench_*",)), force_replicate=True),
+            # a table without a key (pgbench_history) is appended to
+            config=ChangefeedConfig(filter=FilterConfig(rules=self._workload.rules), force_replicate=True),
         )
 
     async def _snapshot(self, cluster: views.Cluster, feed: views.ChangefeedView) -> views.ChangefeedView:
@@ -169,13 +190,13 @@ class Quickstart:
         self._reporter.finish(f"{feed.rows_done:,} rows")
         return feed
 
-    async def _stream(self, cluster: views.Cluster, load: Load) -> tuple[LagMeter, int, float]:
+    async def _stream(self, cluster: views.Cluster) -> tuple[LagMeter, int, float]:
         """Write, watch, and wait until the checkpoint covers what was written."""
         self._reporter.step("replicating")
         before = (await _when_owner(lambda: cluster.query(FEED))).changes
         started, meter, rate = time.monotonic(), LagMeter(since=time.time()), _Rate()
         last_ts: int | None = None
-        async with load.writing(seconds=self._seconds, rate=self._rate) as writing:
+        async with self._workload.writing(seconds=self._seconds, rate=self._rate) as writing:
             while True:
                 feed = _healthy(await _when_owner(lambda: cluster.query(FEED)))
                 meter.observe(time.time(), feed.checkpoint_time)
@@ -195,9 +216,8 @@ class Quickstart:
         self._reporter.show(min(elapsed_s, self._seconds), self._seconds, f"{per_second:,.0f} changes/s{lag}{blocked}")
 
     def _last_ts(self) -> int:
-        """No commit of the past lies above it: a commit record starts before the end of what is written."""
-        rows = self._postgres.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint", database=DATABASE)
-        return int(rows[0][0]) - 1
+        spec = self._spec()
+        return open_source(spec.source_uri, Scope("quickstart", FEED, SinkMode.UPSERT, spec.config)).current_ts()
 
     async def _compare(self, cluster: views.Cluster) -> list[views.TableDiff]:
         self._reporter.step("comparing source and sink")
@@ -254,6 +274,13 @@ def _healthy(feed: views.ChangefeedView) -> views.ChangefeedView:
         why = f": {feed.error.message}" if feed.error is not None else ""
         raise WeirError(f"changefeed {FEED} is {feed.state}{why}; see weir.log")
     return feed
+
+
+def _refuse_other_source(directory: Path, source: SourceKind) -> None:
+    """:raises ConfigError: the directory is another source's."""
+    for other in _DIRECTORIES:
+        if other != source and (directory / other).exists():
+            raise ConfigError(f"{directory} holds a quickstart of {other}; choose another --dir for {source}")
 
 
 def _settings(directory: Path) -> ServerSettings:

@@ -196,6 +196,10 @@ class Source(Protocol):
 
     def snapshot(self) -> ComparisonSnapshot: ...
 
+    def current_ts(self) -> Ts:
+        """No commit of the past lies above it."""
+        ...
+
     def drop(self) -> None:
         """Remove what was made at the server; what is gone already is fine."""
         ...

@@ -9,6 +9,7 @@ import pytest
 
 from capture import cluster as views
 from capture.config import ServerSettings, load_server_settings
+from capture.pgbench import Pgbench
 from capture.progress import Reporter
 from capture.quickstart import Quickstart, Summary, _until_signalled
 from reactor.errors import OwnerNotFoundError, WeirError
@@ -55,6 +56,7 @@ async def run(directory: Path, cluster: MagicCluster) -> Summary:
     with Reporter() as reporter:
         quickstart = Quickstart(
             settings,
+            Pgbench(directory),
             reporter=reporter,
             seconds=1,
             scale=1,

@@ -77,6 +77,12 @@ class PostgresSource:
         name = f"{self._names.slot[:52]}_compare"
         return PostgresSnapshot(self._uri, create_slot(self._uri, name, is_temporary=True))
 
+    def current_ts(self) -> Ts:
+        """A commit record starts before the end of what is written."""
+        with connect(self._uri) as connection:
+            [[end]] = connection.query("SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8")
+        return Ts(int(end or 0) - 1)
+
     def drop(self) -> None:
         slots.drop_upstream(self._uri, self._names)
 
