@@ -9,7 +9,7 @@ of its own. Whatever fails in here fails this changefeed (``fail``) and no other
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from owner import amendment, barrier, gc, positions, recut, watermark
+from owner import amendment, barrier, ddl, gc, positions, recut, watermark
 from owner.backoff import Uniform
 from owner.barrier import Hold, Limits
 from owner.clean_up import CleanUp
@@ -27,7 +27,7 @@ from reactor.effects import Commit, Effect, WakeAt
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
-from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
+from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError, TableCut
 from reactor.state import ChangefeedState
 
 
@@ -57,6 +57,7 @@ class Changefeed:
         self._site = site
         self._settings = settings
         self._errors: list[RunningError] = []
+        self._warnings: list[RunningError] = []
         self._epoch_floor = 0
         self._status_at = float("-inf")
 
@@ -98,7 +99,9 @@ class Changefeed:
             raise JobRefusedError(f"changefeed {info.id} cannot go on: {info.error and info.error.message}")
         status = feed.status
         if checkpoint_ts is not None:
-            status = amendment.rewound(Facts.of(feed, info), checkpoint_ts)
+            facts = Facts.of(feed, info)
+            ddl.refuse_replay(facts, checkpoint_ts)
+            status = amendment.rewound(facts, checkpoint_ts)
         self.machine.reset()
         return self._commit(feed, after, status, now=now)
 
@@ -112,6 +115,7 @@ class Changefeed:
         info = _existing(feed)
         facts = Facts.of(feed, info)
         amendment.refuse_rewind(facts, ts)
+        ddl.refuse_replay(facts, ts)
         self.machine.reset()
         return self._commit(feed, info, amendment.rewound(facts, ts), now=now)
 
@@ -122,8 +126,7 @@ class Changefeed:
         before, after = recut.asked(Facts.of(feed, info), wish.table_id, wish.spans)
         if after == before:
             return [], after.spans
-        key = keys.CutKey(self._site.cluster, self._site.namespace, self.id, wish.table_id)
-        return [Commit(patches.group([patches.replace_record(key, before, after)])), WakeAt(now)], after.spans
+        return [Commit(patches.group([self._put_cut(before, after)])), WakeAt(now)], after.spans
 
     def remove(self, feed: ChangefeedState, job_id: str, now: float, *, force: bool) -> list[Effect]:
         """Begin, or join, its removal."""
@@ -160,11 +163,14 @@ class Changefeed:
         taken = positions.take(
             feed.positions, world.alive, cluster=site.cluster, namespace=site.namespace, feed=self.id
         )
-        errors, self._errors = [*taken.errors, *self._errors], []
-        after = self.machine.tick(info, errors, taken.warnings, now)
+        errors, joins = recut.joined([*taken.errors, *self._errors], feed.cuts)
+        self._errors = []
+        clearing = (*taken.patches, *(self._put_cut(before, wish) for before, wish in joins))
+        warnings, self._warnings = [*taken.warnings, *self._warnings], []
+        after = self.machine.tick(info, errors, warnings, now)
         if after != info or not is_running(info.state):
-            return self._tick_standing(feed, after, now, taken.patches)
-        return self._tick_running(feed, info, messages, world, now, taken.patches)
+            return self._tick_standing(feed, after, now, clearing)
+        return self._tick_running(feed, info, messages, world, now, clearing)
 
     def _tick_standing(
         self, feed: ChangefeedState, info: ChangefeedInfo, now: float, clearing: tuple[patches.Patch, ...]
@@ -193,6 +199,7 @@ class Changefeed:
         effects: list[Effect] = [*run.tick(facts, messages, limits, world, now)]
         self._errors += run.errors()
         effects += self._tick_sync_points(run, facts, now)
+        effects += self._change_schemas(run, facts, now)
         effects += run.recut(facts, now, is_held=self.sync_points is not None and self.sync_points.hold_ts is not None)
         status, after = self._judge(run, facts, limits, now)
         self.latest = status
@@ -208,6 +215,13 @@ class Changefeed:
         before = self.sync_points.hold_ts
         effects = self.sync_points.tick(facts, run.positions(), now)
         return effects if self.sync_points.hold_ts == before else [*effects, WakeAt(now)]
+
+    def _change_schemas(self, run: Run, facts: Facts, now: float) -> list[Effect]:
+        effects = run.change_schemas(facts, now)
+        errors, warnings = run.schemas.take_news()
+        self._errors += errors
+        self._warnings += warnings
+        return [*effects, WakeAt(now)] if errors or warnings else effects
 
     def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
         """When to write ``status``: never if it is stored, soon if it is further, later if only time went on."""
@@ -259,6 +273,7 @@ class Changefeed:
         if self.run is not None:
             self._epoch_floor = max(self._epoch_floor, self.run.workers.epoch_floor)
         self.run = self.hold = self.sync_points = self.latest = None
+        self._warnings = []
 
     def _commit(
         self,
@@ -279,6 +294,10 @@ class Changefeed:
         if status is not None and status != feed.status:
             changes.append(patches.replace_record(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
         return [Commit(patches.group(changes))] if changes else []
+
+    def _put_cut(self, before: TableCut | None, after: TableCut) -> patches.Patch:
+        key = keys.CutKey(self._site.cluster, self._site.namespace, self.id, after.table_id)
+        return patches.replace_record(key, before, after)
 
     def _wall(self, now: float) -> float:
         """Unix time at ``now``."""

@@ -7,7 +7,7 @@ An answer's ``error`` is empty when it was done, and otherwise one line; ``value
 from dataclasses import dataclass
 
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedConfig, SealedUri
+from reactor.records import ChangefeedConfig, RunningError, SealedUri
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +179,12 @@ class SinkCut:
     ts: Ts
     furthest_ts: Ts | None = None
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaApplied:
+    """The answer to ``reactor.effects.ApplySchema``; ``error``: None when the sink has the change."""
+
+    changefeed: ChangefeedId
+    ts: Ts
+    error: RunningError | None = None

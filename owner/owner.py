@@ -70,6 +70,8 @@ class Owner:
                     self._on_sink_read(event)
                 case jobs.SinkCut():
                     self._on_sink_cut(event)
+                case jobs.SchemaApplied():
+                    self._on_schema_applied(event)
                 case jobs.List() | jobs.DrainCapture() | jobs.ResignOwner():
                     effects += self._do_cluster_job(event, state, now)
                 case _ if isinstance(event, _FEED_JOBS):
@@ -138,6 +140,11 @@ class Owner:
         changefeed = self.changefeeds.get(event.changefeed)
         if changefeed is not None and changefeed.run is not None:
             changefeed.run.recuts.handle_cut(event)
+
+    def _on_schema_applied(self, event: jobs.SchemaApplied) -> None:
+        changefeed = self.changefeeds.get(event.changefeed)
+        if changefeed is not None and changefeed.run is not None:
+            changefeed.run.schemas.handle_applied(event)
 
     def _do_cluster_job(
         self, job: jobs.List | jobs.DrainCapture | jobs.ResignOwner, state: ClusterState, now: float

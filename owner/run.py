@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from owner.barrier import Limits
+from owner.ddl import SchemaChanges
 from owner.pulse import Pulse
 from owner.recut import Recuts
 from owner.scheduler.coordinator import Coordinator, Identity
@@ -22,6 +23,7 @@ from reactor.messages import Message
 from reactor.records import (
     ChangefeedInfo,
     ChangefeedStatus,
+    DdlRecord,
     LogHead,
     RunningError,
     SyncPoint,
@@ -52,12 +54,14 @@ class Facts:
     sync_points: tuple[SyncPoint, ...] = ()
     #: tables that are, were, or shall be cut, by id
     cuts: Mapping[int, TableCut] = field(default_factory=dict)
+    #: schema changes by Ts, done ones too
+    ddl: Mapping[int, DdlRecord] = field(default_factory=dict)
 
     @classmethod
     def of(cls, feed: ChangefeedState, info: ChangefeedInfo) -> "Facts":
         status = feed.status or ChangefeedStatus(checkpoint_ts=info.start_ts)
         points = tuple(feed.sync_points[ts] for ts in sorted(feed.sync_points))
-        return cls(info, status, feed.units.get(SOURCE), feed.heads.get(SOURCE), points, feed.cuts)
+        return cls(info, status, feed.units.get(SOURCE), feed.heads.get(SOURCE), points, feed.cuts, feed.ddl)
 
     @property
     def unit(self) -> Unit | None:
@@ -88,6 +92,7 @@ class Run:
         self.coordinator = Coordinator(identity, settings.scheduler)
         self.workers = WorkerManager(facts.info.mode, settings.workers, epoch_floor=epoch_floor)
         self.recuts = Recuts(cluster=cluster)
+        self.schemas = SchemaChanges(cluster=cluster, wall_offset_s=settings.wall_offset_s)
         self.head_pulse = Pulse()
         self.checkpoint_pulse = Pulse()
         self._settings = settings
@@ -120,6 +125,10 @@ class Run:
         sets, captures = self.coordinator.sets, len(self.coordinator.captures.serving())
         return self.recuts.tick(facts, sets, captures, now, is_held=is_held)
 
+    def change_schemas(self, facts: Facts, now: float) -> list[Effect]:
+        """Schema changes, one step on."""
+        return self.schemas.tick(facts, self.positions(), now) if facts.ddl else []
+
     def positions(self) -> list[SpanPosition]:
         """How far every span is known to be."""
         sets = self.coordinator.sets.items()
@@ -139,7 +148,8 @@ class Run:
     def next_at(self) -> float:
         """When this run wants its next tick, whatever comes."""
         captures = self.coordinator.captures
-        return min(captures.next_heartbeat_at(), self.workers.next_check_at(), self.recuts.next_at())
+        parts = (self.workers.next_check_at(), self.recuts.next_at(), self.schemas.next_at())
+        return min(captures.next_heartbeat_at(), *parts)
 
     def _note_workers(self, world: World, now: float) -> None:
         self.workers.handle_alive(world.alive, now)

@@ -237,13 +237,19 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
     if homeless or not run.coordinator.sets:
         return f"{len(homeless) or 'all'} table spans have no writer yet"
     if status.checkpoint_ts >= limits.lowest_ts:
-        return limits.reason
+        return _with_trouble(limits.reason, run, facts)
     if run.head_pulse.still_s(now) > STILL_S:
         why = f" ({facts.info.warning.message})" if facts.info.warning else ""
         return f"sync: nothing heard from the source for {run.head_pulse.still_s(now):.0f} s{why}"
     if status.checkpoint_ts < head.resolved_ts and run.checkpoint_pulse.still_s(now) > STILL_S:
         return _slowest(run, now)
     return ""
+
+
+def _with_trouble(reason: str, run: Run, facts: Facts) -> str:
+    """With what a schema change that holds its table is waiting for."""
+    trouble = [run.schemas.trouble[ts] for ts in sorted(run.schemas.trouble) if ts == facts.status.checkpoint_ts + 1]
+    return f"{reason}: {trouble[0]}" if trouble else reason
 
 
 def _slowest(run: Run, now: float) -> str:

@@ -11,6 +11,8 @@ from owner.barrier import Limits
 from reactor.ids import KEY_SPACE, TableSpan, Ts
 from reactor.records import ChangefeedStatus, LogHead
 
+_NOWHERE = Ts(0)
+
 
 @dataclass(frozen=True, slots=True)
 class SpanPosition:
@@ -34,7 +36,7 @@ def advance(
     head: LogHead | None,
     limits: Limits,
     *,
-    start_ts: Ts = Ts(0),
+    start_ts: Ts = _NOWHERE,
 ) -> Watermark | None:
     """The changefeed's watermark; None while a table (or a part of one) has no span.
 

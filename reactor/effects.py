@@ -11,7 +11,7 @@ from typing import Any
 from reactor.ids import ChangefeedId, TableSpan, Ts
 from reactor.messages import Message
 from reactor.patches import PatchGroup
-from reactor.records import ChangefeedInfo, TableRecord
+from reactor.records import ChangefeedInfo, DdlRecord, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,22 @@ class CutSink:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplySchema:
+    """Let the sink's tables become what ``record`` says; all their spans stand right before it. Safe to do again.
+
+    The owner is told by ``owner.jobs.SchemaApplied``, which repeats the record's Ts.
+    """
+
+    changefeed: ChangefeedId
+    info: ChangefeedInfo
+    record: DdlRecord
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Give up ownership; the capture and its processors stay."""
 
 
-Effect = Send | Commit | WakeAt | Log | Answer | DropUpstream | ReadSink | CutSink | Resign
+Effect = Send | Commit | WakeAt | Log | Answer | DropUpstream | ReadSink | CutSink | ApplySchema | Resign
 #: carries out what the worker does not: also what a reactor asks beyond this set (``agent.processors``)
 Perform = Callable[[Any], None]

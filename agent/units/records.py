@@ -8,7 +8,7 @@ from agent.log.head import still_holds
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.errors import EtcdError
 from reactor.keys import UnitKey
-from reactor.records import UnitRecord
+from reactor.records import Unit, UnitRecord
 
 _RETRY_S = 0.2
 _RETRY_MAX_S = 5.0
@@ -33,11 +33,15 @@ class UnitRecords:
     async def write(self, record: UnitRecord) -> None:
         """Store ``record``; doing it again changes nothing.
 
+        While a source is synced its tables are the owner's, who changes them with the schema: what it has written stays.
+
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         """
         delay_s = _RETRY_S
         while True:
             stored, revision = await self._read()
+            if stored is not None and stored.unit is record.unit is Unit.SYNC:
+                record = record.with_(tables=stored.tables)
             if stored == record:
                 return
             if stored is not None and stored.epoch > record.epoch:

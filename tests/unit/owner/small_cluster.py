@@ -7,18 +7,20 @@ records that real ones would. No clock but a number.
 from agent import effects
 from agent.agent import Agent
 from agent.gate import Gate
+from agent.parts import FlushLimits, held_tables
 from owner.owner import Owner
 from owner.settings import OwnerSettings
 from owner.views import ChangefeedView
 from reactor import keys
 from reactor.client import Event
-from reactor.effects import Answer, Commit, DropUpstream, Effect, Log, ReadSink, Send, WakeAt
+from reactor.effects import Answer, ApplySchema, Commit, DropUpstream, Effect, Log, ReadSink, Send, WakeAt
 from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import Message, SpanCheckpoint
 from reactor.records import (
     CaptureInfo,
     ChangefeedInfo,
+    DdlRecord,
     LogHead,
     Record,
     RunningError,
@@ -28,7 +30,7 @@ from reactor.records import (
     UnitRecord,
     UnitStage,
 )
-from reactor.state import ClusterState
+from reactor.state import ChangefeedState, ClusterState
 from tests.unit.owner.owner_build import FEED, info
 
 CLUSTER, NAMESPACE = "test", keys.DEFAULT_NAMESPACE
@@ -69,9 +71,11 @@ class Processor:
                     self.units.pop(source, None)
                     self.happened(effects.UnitStopped(source, epoch))
 
-    def flush(self, target: Ts, time: float) -> None:
-        allowed = min(target, self.agent.barrier.global_ts)
+    def flush(self, feed: ChangefeedState, time: float) -> None:
+        head = feed.heads["main"]
+        limits = FlushLimits(head, self.agent.barrier, held_tables(feed.ddl.values()))
         for span in sorted(self.writing):
+            allowed = limits.target(span.table_id)
             if self._written[span] < allowed:
                 self._written[span] = allowed
                 self.happened(effects.SpanProgress(span, self._at(span), time))
@@ -93,6 +97,7 @@ class SmallCluster:
         self.answers: dict[str, Answer] = {}
         self.dropped: list[DropUpstream] = []
         self.reads: list[ReadSink] = []
+        self.schemas: list[ApplySchema] = []
         self.logs: list[Log] = []
         self.jobs: list[object] = []
         self.processors: dict[tuple[CaptureId, ChangefeedId], Processor] = {}
@@ -144,6 +149,11 @@ class SmallCluster:
     def advance_log(self, resolved_ts: int, *, feed: ChangefeedId = FEED) -> None:
         head = LogHead(resolved_ts=Ts(resolved_ts), resolved_time=self.now)
         self.put(keys.LogKey(CLUSTER, NAMESPACE, feed, "main"), head)
+
+    def change_schema(self, record: DdlRecord, *, feed: ChangefeedId = FEED) -> None:
+        """Found in the log, whose head passes it."""
+        self.put(keys.DdlKey(CLUSTER, NAMESPACE, feed, record.ts), record)
+        self.advance_log(record.ts + 100, feed=feed)
 
     def unit_started(self, capture: CaptureId, order: effects.StartUnit, feed: ChangefeedId = FEED) -> None:
         self._put_unit(feed, order, UnitStage.RUNNING, capture)
@@ -204,6 +214,8 @@ class SmallCluster:
                 self.dropped.append(effect)
             case ReadSink():
                 self.reads.append(effect)
+            case ApplySchema():
+                self.schemas.append(effect)
             case Log():
                 self.logs.append(effect)
             case WakeAt():
@@ -226,9 +238,8 @@ class SmallCluster:
             if processor is not None:
                 processor.take(processor.agent.handle(message, self.now))
         for (_, feed), processor in sorted(self.processors.items()):
-            head = self.state.changefeeds[feed].heads.get("main")
-            if head is not None:
-                processor.flush(head.resolved_ts, self.now)
+            if "main" in self.state.changefeeds[feed].heads:
+                processor.flush(self.state.changefeeds[feed], self.now)
             processor.take(processor.agent.tick(self.now))
 
     def _start_and_stop_processors(self) -> None:
@@ -245,8 +256,10 @@ class SmallCluster:
             self.processors[key] = Processor(self, key[0], key[1], wanted[key])
 
     def _put_unit(self, feed: ChangefeedId, order: effects.StartUnit, stage: UnitStage, capture: CaptureId) -> None:
+        stored = self.state.changefeeds[feed].units.get("main")
+        tables = stored.tables if stored and stored.unit is order.unit is Unit.SYNC else TABLES
         record = UnitRecord(
-            unit=order.unit, stage=stage, epoch=order.epoch, worker=capture, tables=TABLES, start_ts=Ts(100)
+            unit=order.unit, stage=stage, epoch=order.epoch, worker=capture, tables=tables, start_ts=Ts(100)
         )
         self.put(keys.UnitKey(CLUSTER, NAMESPACE, feed, order.source), record)
 

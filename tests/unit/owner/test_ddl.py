@@ -1,0 +1,237 @@
+"""Schema changes under the real owner: who waits for whom, that no order of crashes applies one twice or never."""
+
+import itertools
+
+import pytest
+
+from owner.jobs import Pause, Rewind, SchemaApplied
+from reactor import keys
+from reactor.ids import Ts
+from reactor.records import (
+    DdlRecord,
+    FeedState,
+    RunningError,
+    SchemaChangeKind,
+    TableChange,
+    TableCut,
+    TableRecord,
+)
+from tests.unit.owner.owner_build import FEED, S1, S2, A, B
+from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
+from tests.unit.owner.test_owner import running
+
+T1, T2 = TABLES
+NEW = TableRecord(table_id=3, schema_name="public", name="t3", key=("id",), start_ts=Ts(299))
+
+
+def alter(table: TableRecord = T1, *, name: str = "") -> TableChange:
+    after = table.with_(name=name or table.name)
+    return TableChange(kind=SchemaChangeKind.ALTER, table_id=table.table_id, table=after)
+
+
+def drop(table: TableRecord) -> TableChange:
+    return TableChange(kind=SchemaChangeKind.DROP, table_id=table.table_id)
+
+
+def create(table: TableRecord) -> TableChange:
+    return TableChange(kind=SchemaChangeKind.CREATE, table_id=table.table_id, table=table)
+
+
+def record(ts: int, *changes: TableChange) -> DdlRecord:
+    return DdlRecord(ts=Ts(ts), changes=changes)
+
+
+def applied(ts: int, error: str = "", *, retryable: bool = True) -> SchemaApplied:
+    told = RunningError(code="SinkConflict", message=error, retryable=retryable) if error else None
+    return SchemaApplied(FEED, Ts(ts), told)
+
+
+def asked(cluster: SmallCluster) -> list[int]:
+    return [effect.record.ts for effect in cluster.schemas]
+
+
+def at(cluster: SmallCluster) -> list[int]:
+    """Where the spans of the tables are."""
+    run = cluster.owner.changefeeds[FEED].run
+    assert run is not None
+    return [one.checkpoint_ts for one in sorted(run.positions(), key=lambda one: one.span)]
+
+
+def names(cluster: SmallCluster) -> list[str]:
+    return [table.name for table in cluster.state.changefeeds[FEED].units["main"].tables]
+
+
+def is_done(cluster: SmallCluster, ts: int) -> bool:
+    return cluster.state.changefeeds[FEED].ddl[ts].done
+
+
+def test_a_table_waits_right_before_its_change_and_others_flow() -> None:
+    cluster = running("a", "b")
+    cluster.change_schema(record(300, alter()))
+    cluster.step(6)
+    assert at(cluster) == [299, 400]
+    assert cluster.checkpoint_ts() == 299
+    assert asked(cluster) == [300]
+    assert cluster.view().blocked_by == "barrier schema change of table 1 at 299"
+    cluster.ask(applied(300))
+    cluster.step(4)
+    assert is_done(cluster, 300)
+    assert at(cluster) == [400, 400]
+    assert cluster.checkpoint_ts() == 400
+    assert asked(cluster) == [300]
+
+
+def test_what_the_tables_are_changes_with_done() -> None:
+    cluster = running("a")
+    cut = TableCut(table_id=2, spans=1, wanted=1)
+    cluster.put(keys.CutKey(CLUSTER, NAMESPACE, FEED, 2), cut)
+    cluster.change_schema(record(300, alter(name="other"), drop(T2), create(NEW)))
+    cluster.step(6)
+    assert names(cluster) == ["t1", "t2"]
+    cluster.ask(applied(300))
+    assert names(cluster) == ["other", "t3"]
+    assert not cluster.state.changefeeds[FEED].cuts
+    cluster.step(8)
+    run = cluster.owner.changefeeds[FEED].run
+    assert run is not None
+    assert [span.table_id for span in sorted(run.coordinator.sets)] == [1, 3]
+    assert cluster.checkpoint_ts() == 400
+
+
+def test_a_new_table_is_not_passed_over() -> None:
+    """The checkpoint waits for it, and its span starts where it began."""
+    cluster = running("a")
+    cluster.change_schema(record(300, create(NEW)))
+    cluster.step(6)
+    assert at(cluster) == [400, 400]
+    assert cluster.checkpoint_ts() == 299
+    cluster.ask(applied(300))
+    run = cluster.owner.changefeeds[FEED].run
+    assert run is not None
+    cluster.step()
+    starts = [at.checkpoint.checkpoint_ts for span, at in run.coordinator.sets.items() if span.table_id == 3]
+    assert starts == [299]
+
+
+def test_a_change_waits_until_all_spans_of_its_tables_are_there() -> None:
+    """One of two tables that one transaction changed is slow."""
+    cluster = running("a")
+    cluster.processors[A, FEED].writing.discard(S2)
+    cluster.change_schema(record(300, alter(T1), alter(T2)))
+    cluster.step(6)
+    assert asked(cluster) == []
+    cluster.processors[A, FEED].writing.add(S2)
+    cluster.step(3)
+    assert at(cluster) == [299, 299]
+    assert asked(cluster) == [300]
+
+
+def test_changes_of_one_table_come_one_after_the_other_and_others_at_once() -> None:
+    cluster = running("a")
+    for ts, table in ((300, T1), (310, T1), (320, T2)):
+        cluster.change_schema(record(ts, alter(table)))
+    cluster.step(6)
+    assert asked(cluster) == [300, 320]
+    cluster.ask(applied(320))
+    cluster.step(3)
+    assert at(cluster) == [299, 420]
+    cluster.ask(applied(300))
+    cluster.step(3)
+    assert asked(cluster) == [300, 320, 310]
+    assert at(cluster) == [309, 420]
+
+
+def test_an_error_is_a_warning_and_it_is_tried_again() -> None:
+    cluster = running("a")
+    cluster.change_schema(record(300, alter()))
+    cluster.step(6)
+    waits = []
+    for _ in range(4):
+        cluster.ask(applied(300, "the lake is full; empty it"))
+        asked_at, count = cluster.now, len(cluster.schemas)
+        cluster.step(1)
+        assert cluster.info().state is FeedState.WARNING
+        assert cluster.view().blocked_by.endswith("at 299: the lake is full; empty it")
+        while len(cluster.schemas) == count:
+            cluster.step()
+        waits.append(round(cluster.now - asked_at))
+    assert waits == [5, 10, 20, 30]
+    cluster.ask(applied(300))
+    cluster.step(4)
+    assert cluster.checkpoint_ts() == 400
+    assert cluster.info().state is FeedState.NORMAL
+
+
+def test_what_cannot_be_cured_by_waiting_fails_the_changefeed() -> None:
+    cluster = running("a")
+    cluster.change_schema(record(300, alter()))
+    cluster.step(6)
+    cluster.ask(applied(300, "no key; set force_replicate", retryable=False))
+    cluster.step(2)
+    assert cluster.info().state is FeedState.FAILED
+    assert cluster.info().error is not None
+
+
+#: what happens between a change found and the next one, in each possible order
+STEPS = ("owner", "capture", "answer", "lose answer", "step")
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(STEPS, 4)), ids="-".join)
+def test_every_order_of_crashes_ends_with_the_change_done(order: tuple[str, ...]) -> None:
+    """The sink is asked at least once; what it is asked again, it has by its own record; no span passes the change."""
+    cluster = running("a", "b")
+    cluster.change_schema(record(300, alter(name="other")))
+    for name in order:
+        match name:
+            case "owner":
+                cluster.elect(B)
+            case "capture":
+                cluster.leave(A)
+                cluster.elect(B)
+                cluster.join(A)
+            case "answer":
+                cluster.jobs += [applied(ts) for ts in asked(cluster)]
+            case "lose answer":
+                cluster.step(3)
+        cluster.step(2)
+        if not is_done(cluster, 300):
+            assert all(ts <= 299 for span, ts in positions(cluster) if span == S1)
+    for _ in range(40):
+        cluster.step(2)
+        cluster.jobs += [applied(ts) for ts in asked(cluster)]
+    assert is_done(cluster, 300)
+    assert cluster.checkpoint_ts() == 400
+    assert names(cluster) == ["other", "t2"]
+
+
+def positions(cluster: SmallCluster) -> list[tuple[object, int]]:
+    run = cluster.owner.changefeeds[FEED].run
+    return [(one.span, one.checkpoint_ts) for one in run.positions()] if run else []
+
+
+def test_records_go_when_nobody_can_ask_for_them() -> None:
+    """But each table's newest stays: it says which schema the table has."""
+    cluster = running("a")
+    for ts, table in ((300, T1), (310, T1), (320, T2)):
+        cluster.change_schema(record(ts, alter(table)))
+    for _ in range(12):
+        cluster.step()
+        cluster.jobs += [applied(ts) for ts in asked(cluster)]
+    assert sorted(cluster.state.changefeeds[FEED].ddl) == [300, 310, 320]
+    head = cluster.state.changefeeds[FEED].heads["main"].with_(removed_ts=Ts(350))
+    cluster.put(keys.LogKey(CLUSTER, NAMESPACE, FEED, "main"), head)
+    cluster.step(2)
+    assert sorted(cluster.state.changefeeds[FEED].ddl) == [310, 320]
+
+
+def test_a_changefeed_is_not_rewound_over_a_schema_change() -> None:
+    cluster = running("a")
+    cluster.change_schema(record(300, alter(name="other")))
+    for _ in range(8):
+        cluster.step()
+        cluster.jobs += [applied(ts) for ts in asked(cluster)]
+    cluster.ask(Pause("1", FEED))
+    cluster.ask(Rewind("2", FEED, Ts(250)))
+    assert cluster.answers["2"].error.startswith("the schema of public.other was changed at 300, behind 250")
+    cluster.ask(Rewind("3", FEED, Ts(350)))
+    assert cluster.answers["3"].error == ""
