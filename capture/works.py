@@ -230,12 +230,26 @@ class _RealLifeWorks:
         error = ""
         try:
             if await self._is_still_there(effect.info):
-                await to_thread.run_sync(_drop, self._works.feed(effect.info), abandon_on_cancel=True)
+                await self._clean_up(effect.info)
             failpoints.reach(Point.REMOVE_DROPPED)
         except WeirError as failure:
             error = str(failure)
             _log.warning("cleaning up after a changefeed failed", changefeed=effect.changefeed, error=error)
         post(UpstreamDropped(effect.changefeed, error))
+
+    async def _clean_up(self, info: ChangefeedInfo) -> None:
+        """What was made at the source, then files: safe to do again.
+
+        Another owner may clean up at the same time, and a successor of the same name may be there by the time that the
+        files go: so only those go that were there before etcd was asked for the last time.
+        """
+        feed = self._works.feed(info)
+        await to_thread.run_sync(feed.open_source().drop, abandon_on_cancel=True)
+        directories = (feed.log_directory("main"), feed.manifest("main").directory)
+        found = [(place, await to_thread.run_sync(place.names, abandon_on_cancel=True)) for place in directories]
+        if await self._is_still_there(info):
+            for place, names in found:
+                await to_thread.run_sync(place.remove, names, abandon_on_cancel=True)
 
     async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
         """Once at a time for a changefeed: a sink that never answers holds one thread, and not one more each time."""
@@ -308,10 +322,3 @@ def _read_sink(feed: Feed, asked: ReadSink) -> tuple[TableRead, ...]:
 
 def _check_source_again(feed: Feed, unit: UnitRecord) -> None:
     feed.open_source().check_identity(Identity(unit.system_id, unit.timeline))
-
-
-def _drop(feed: Feed) -> None:
-    """What was made at the source, then the log's files: safe to do again."""
-    feed.open_source().drop()
-    feed.log_directory("main").remove_all()
-    feed.manifest("main").remove()

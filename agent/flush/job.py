@@ -55,9 +55,10 @@ def flush(context: FlushContext, positions: Sequence[SpanPosition], limits: Flus
 def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: FlushLimits) -> FlushPlan:
     from_ts = min((item.recorded_ts for item in positions), default=Ts(0))
     to_ts = max((limits.target(item.table.table_id) for item in positions), default=Ts(0))
-    if to_ts <= min((item.checkpoint_ts for item in positions), default=to_ts):
+    known_ts = min((item.checkpoint_ts for item in positions), default=to_ts)
+    if to_ts <= known_ts:
         return FlushPlan((), ())
-    segments = context.reader.segments(limits.head, from_ts, to_ts)
+    segments = context.reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts)
     order = Order(context.changefeed, context.sink_uri, context.sink_mode, context.log_uri)
     return plan_flush(positions, segments, limits, order=order, weights=context.weights)
 
@@ -73,7 +74,13 @@ def _outcome(position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], 
     """One span's parts put together."""
     failed = next((result for result in results if result.error), None)
     if failed is not None:
-        error = RunningError(code=failed.error_code, message=failed.error, time=time(), retryable=failed.retryable)
+        error = RunningError(
+            code=failed.error_code,
+            message=failed.error,
+            time=time(),
+            retryable=failed.retryable,
+            table_id=position.table.table_id,
+        )
         return SpanFlushed(position, error=error)
     is_recorded = any(result.committed for result in results)
     moved = replace(position, checkpoint_ts=to_ts, recorded_ts=to_ts if is_recorded else position.recorded_ts)

@@ -27,13 +27,16 @@ class LogReader:
         self._valid: list[SegmentName] = []
         self._valid_for: tuple[int, int, tuple[Era, ...]] | None = None
 
-    def segments(self, head: LogHead, from_ts: Ts, to_ts: Ts) -> tuple[SegmentRef, ...]:
+    def segments(self, head: LogHead, from_ts: Ts, to_ts: Ts, *, known_ts: Ts | None = None) -> tuple[SegmentRef, ...]:
         """Every segment with an event in ``(from_ts, to_ts]``, in order, with the tables it holds.
 
-        :raises LogError: a segment is missing, or the range begins before what the log still holds.
+        ``known_ts``: what is at or below it may be missing, since whoever asks has it; ``from_ts`` if not given.
+
+        :raises LogError: a segment is missing, or the log does not hold any more what comes after ``known_ts``.
         """
         assert to_ts <= head.resolved_ts, "only what is resolved may be read"
         valid = self._list(head)
+        _check_front(head, valid, from_ts if known_ts is None else known_ts, self._directory)
         # both ends only grow from one segment to the next
         start = bisect_right(valid, from_ts, key=lambda name: name.last_ts)
         end = bisect_right(valid, to_ts, key=lambda name: name.first_ts)
@@ -74,7 +77,7 @@ def valid_segments(head: LogHead, names: list[SegmentName]) -> list[SegmentName]
 
 
 def _check_whole(head: LogHead, valid: list[SegmentName], directory: LogDirectory) -> None:
-    """Segments may be missing only at the front: they were removed after our ``head`` was read."""
+    """Segments may be missing only at the front, see ``_check_front``."""
     expected = head.last_seq - (valid[0].seq if valid else head.first_seq) + 1
     if len(valid) != expected:
         present = {name.seq for name in valid}
@@ -83,4 +86,19 @@ def _check_whole(head: LogHead, valid: list[SegmentName], directory: LogDirector
         raise LogError(
             f"segment {missing} of the change log in {directory} is missing or there twice; "
             "do all captures use the same log storage?"
+        )
+
+
+def _check_front(head: LogHead, valid: list[SegmentName], known_ts: Ts, directory: LogDirectory) -> None:
+    """What is missing at the front must all be known. Where only the files are gone and not yet the head's word for
+    them, that is so if something is known of what is there; else it is not guessed: the next head tells."""
+    if known_ts < head.removed_ts:
+        raise LogError(
+            f"changes after {known_ts} are wanted, but those up to {head.removed_ts} were removed from the change log "
+            f"in {directory}; create another changefeed for a new snapshot if this does not pass"
+        )
+    if valid and valid[0].seq > head.first_seq and known_ts < valid[0].first_ts:
+        raise LogError(
+            f"segments {head.first_seq} to {valid[0].seq - 1} of the change log in {directory} are gone, and changes "
+            f"after {known_ts} are wanted; did something else than Weir delete files there?"
         )

@@ -90,14 +90,6 @@ class LogDirectory:
             except OSError as error:
                 raise self._refused(error) from error
 
-    def remove_all(self) -> None:
-        """The whole directory, when its changefeed is removed. :raises LogError: the storage refused."""
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.rm(self._root, recursive=True)
-        except OSError as error:
-            raise self._refused(error) from error
-
     def _write_local(self, name: str, fill: Callable[[BinaryIO], None]) -> int:
         os.makedirs(self._root, exist_ok=True)
         temporary = f"{self._root}/{_TEMPORARY}{name}"

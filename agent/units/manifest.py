@@ -33,7 +33,7 @@ class Manifest:
     """The manifest of one changefeed's source. Blocking; ``uri`` is what goes into ``UnitRecord.manifest``."""
 
     def __init__(self, directory: LogDirectory) -> None:
-        self._directory = directory
+        self.directory = directory
 
     @classmethod
     def for_source(cls, log_uri: str, *, changefeed: str, source: str) -> Self:
@@ -46,11 +46,11 @@ class Manifest:
 
     @property
     def uri(self) -> str:
-        return str(self._directory)
+        return str(self.directory)
 
     def read_plan(self) -> Plan | None:
         """The newest plan, if a dump has ever got as far. :raises LogError: the storage refused."""
-        plans = {int(match[1]): name for name in self._directory.names() if (match := _PLAN.match(name))}
+        plans = {int(match[1]): name for name in self.directory.names() if (match := _PLAN.match(name))}
         return _plan_from_json(self._read(plans[max(plans)])) if plans else None
 
     def write_plan(self, plan: Plan) -> None:
@@ -61,7 +61,7 @@ class Manifest:
         """The finished chunks that count under ``plan``. :raises LogError: the storage refused."""
         generations = {table.record.table_id: table.generation for table in plan.tables}
         done: DoneChunks = {}
-        for name in sorted(name for name in self._directory.names() if _DONE.match(name)):
+        for name in sorted(name for name in self.directory.names() if _DONE.match(name)):
             for line in self._read(name).splitlines():
                 chunk = _chunk_from_json(line)
                 if generations.get(chunk.table_id) == chunk.generation:
@@ -72,19 +72,15 @@ class Manifest:
         """:raises LogError: the storage refused."""
         self._write(f"done-{epoch:010d}-{number:06d}.jsonl", "".join(f"{_chunk_to_json(chunk)}\n" for chunk in chunks))
 
-    def remove(self) -> None:
-        """When the changefeed is removed. :raises LogError: the storage refused."""
-        self._directory.remove_all()
-
     def _read(self, name: str) -> bytes:
-        with open_input(self._directory.path_of(name)) as file:
+        with open_input(self.directory.path_of(name)) as file:
             return bytes(file.read())
 
     def _write(self, name: str, text: str) -> None:
         def fill(file: BinaryIO) -> None:
             file.write(text.encode())
 
-        self._directory.write(name, fill)
+        self.directory.write(name, fill)
 
 
 def read_manifest(uri: str) -> Iterator[tuple[TableRecord, TableSchema, list[StagedFile]]]:

@@ -108,6 +108,7 @@ class Checks:
             self.feeds[id] = Feed(info, outside.upstreams[info.source.sealed], outside.sinks[info.sink.sealed])
         else:
             feed.info = info
+        self.feeds[id].sink.target_ts = info.target_ts
         self.feeds[id].states.append(info.state)
         why = f" ({info.error.code}: {info.error.message})" if info.error else ""
         self._world.note(f"{id} {info.state}, epoch {info.epoch}{why}")

@@ -11,7 +11,7 @@ from capture.config import ServerSettings
 from reactor.errors import WeirError
 from tests.simulation.etcd import Way, WayClient
 from tests.simulation.loop import Machine
-from tests.simulation.parts import SimulatedWorks
+from tests.simulation.works import SimulatedWorks
 
 if TYPE_CHECKING:
     import asyncio

@@ -47,7 +47,13 @@ class Operator:
             lambda door: self._pause(self._name(), door),
             lambda door: door.resume(self._name()),
             lambda door: door.resume(self._name()),
+            self._go_back,
             self._rewind,
+            self._amend,
+            self._amend,
+            self._hold,
+            self._compare,
+            self._compare,
             lambda door: door.ask(jobs.Rebalance("", self._name())),
             self._move_table,
             self._move_table,
@@ -91,7 +97,7 @@ class Operator:
         for _ in range(self._random.randint(0, 5)):
             upstream.commit()
         target_ts = upstream.position + self._random.randint(0, 1500) if self._random.random() < 0.3 else None
-        sink = Sink(upstream, lambda text: world.note(f"{name} {text}"), target_ts=target_ts)
+        sink = Sink(upstream, lambda text: world.note(f"{name} {text}"))
         world.outside.sinks[f"sim://sink{number}"] = sink
         spec = views.ChangefeedSpec(
             changefeed_id=name,
@@ -136,12 +142,52 @@ class Operator:
         if feed is not None and FeedState.STOPPED not in feed.states[before:]:
             self._world.violate(f"{name} was said to be paused, but etcd does not say so")
 
-    async def _rewind(self, door: Door) -> None:
+    async def _go_back(self, door: Door) -> None:
+        """Resume it somewhere behind."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
         if feed is not None and feed.status is not None:
             back = self._random.randint(0, 200)
             await door.resume(name, overwrite_checkpoint_ts=max(0, feed.status.checkpoint_ts - back))
+
+    async def _rewind(self, door: Door) -> None:
+        """While it stands; a sink that records its own Ts has to be set back before."""
+        name = self._name()
+        feed = self._world.checks.feeds.get(name)
+        if feed is not None and feed.status is not None:
+            await door.rewind(name, max(0, feed.status.checkpoint_ts - self._random.randint(1, 50)))
+
+    async def _amend(self, door: Door) -> None:
+        """Another target, another configuration: only while it stands."""
+        name = self._name()
+        feed = self._world.checks.feeds.get(name)
+        if feed is None:
+            return
+        await self._pause(name, door)
+        # behind where the source is: what is on its way to the sink ends before
+        target_ts = self._random.choice((None, 0, feed.upstream.position + self._random.randint(1, 800)))
+        config = feed.info.config.with_(
+            sync_point_interval_seconds=self._random.choice((0, 1, 5)),
+            log_retention_seconds=self._random.choice((_RETENTION_S, 2 * _RETENTION_S)),
+        )
+        await door.update(name, views.ChangefeedUpdate(target_ts=target_ts, config=config))
+        await door.resume(name)
+
+    async def _hold(self, door: Door) -> None:
+        """Let it stand for a while; nobody may come back to let it go."""
+        name = self._name()
+        await door.ask(jobs.HoldAt("", name, door.resolved_ts(name), self._random.choice((1.0, 4.0, 10.0))))
+        if self._random.random() < 0.5:
+            await anyio.sleep(self._random.random() * 4.0)
+            await door.ask(jobs.Release("", name))
+
+    async def _compare(self, door: Door) -> None:
+        """Source and sink at one Ts: the answer, if there is one, is that they are equal."""
+        name = self._name()
+        found = await door.diff(name)
+        self._world.note(f"{name} compared at {max((one.ts for one in found), default=0)}")
+        if not found or not all(one.equal for one in found):
+            self._world.violate(f"{name} compared: {found}")
 
     async def _move_table(self, door: Door) -> None:
         captures = sorted(door._life.state.captures)

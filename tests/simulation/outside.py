@@ -136,10 +136,10 @@ class Storage:
         for name in names:
             self.files.pop(name, None)
 
-    def drop(self) -> None:
-        """All of it, as when a changefeed is removed."""
-        self.dropped |= self.files
-        self.files.clear()
+    def drop(self, names: Iterable[str]) -> None:
+        """As ``remove``, because a changefeed is removed."""
+        self.dropped |= {name: self.files[name] for name in names if name in self.files}
+        self.remove(names)
 
 
 class StorageReader(LogReader):
@@ -163,12 +163,12 @@ class SinkTable:
 
 
 class Sink:
-    """Tables by id. ``note`` hears of every commit."""
+    """Tables by id. ``note`` hears of every commit. ``target_ts``: nothing may be written past it."""
 
-    def __init__(self, upstream: Upstream, note: Callable[[str], None], *, target_ts: int | None) -> None:
+    def __init__(self, upstream: Upstream, note: Callable[[str], None]) -> None:
         self.tables: dict[int, SinkTable] = {}
         self._upstream = upstream
-        self._target_ts = target_ts
+        self.target_ts: Ts | None = None
         self._note = note
 
     def load(self, table_id: int, start_ts: Ts) -> None:
@@ -195,8 +195,8 @@ class Sink:
 
     def apply(self, span: TableSpan, from_ts: Ts, to_ts: Ts, rows: list[RowEvent], writer: str) -> None:
         """The truth is asked before anything is stored: loss and doubling show at once, with who did it."""
-        if self._target_ts is not None and to_ts > self._target_ts:
-            raise ViolationError(f"{writer} wrote {span} up to {to_ts}, past the target {self._target_ts}")
+        if self.target_ts is not None and to_ts > self.target_ts:
+            raise ViolationError(f"{writer} wrote {span} up to {to_ts}, past the target {self.target_ts}")
         table = self.tables[span.table_id]
         wanted = [event.number for event in self._upstream.between(table.records[span], to_ts) if event.is_of(span)]
         given = [event.number for event in rows]

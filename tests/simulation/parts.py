@@ -1,13 +1,11 @@
-"""What a capture works with in the simulation: ``agent.parts.Parts`` and ``capture.works.Works`` over ``outside``.
+"""What a processor works with in the simulation: ``agent.parts.Parts`` over ``outside``.
 
 Only I/O is replaced. The log's head, the unit records, the reader of segments, the plan of a flush and retention are
 the real ones. "Threads" are tasks of the machine that a cancellation abandons, as it does with real ones; a request
 to the sink or to storage lands even if the machine that sent it is dead by then.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -21,20 +19,14 @@ from agent.flush.plan import Order, plan_flush
 from agent.log import retention
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.segment import SegmentName
-from agent.parts import Flushed, FlushLimits, Parts, Progress, SpanFlushed, SpanPosition, UnitState
+from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.ports import FlushResult, FlushTask
 from agent.units.records import UnitRecords
-from capture.cluster import ChangefeedSpec, TableDiff
-from capture.secrets import Keeper
-from capture.works import LifeWorks
-from owner.jobs import SinkRead, TableRead, UpstreamDropped
 from reactor import keys
-from reactor.client import Compare, EtcdClient, Target
-from reactor.effects import DropUpstream, ReadSink
+from reactor.client import Compare, EtcdClient
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, TableSpan, Ts
-from reactor.records import ChangefeedInfo, SealedUri, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
-from reactor.state import ClusterState
+from reactor.records import ChangefeedInfo, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
 from tests.simulation.outside import RowEvent, Segment, Sink, Storage, StorageReader, Upstream
 
 if TYPE_CHECKING:
@@ -44,19 +36,6 @@ T = TypeVar("T")
 
 _RETENTION_CHECK_S = 4.0
 _SEGMENT_EVENTS_MAX = 6
-
-
-class OpenKeeper(Keeper):
-    """Seals nothing: encryption is random, and here is nobody to hide from."""
-
-    def __init__(self) -> None:
-        """Without a key."""
-
-    def seal(self, uri: str) -> SealedUri:
-        return SealedUri(masked=uri, sealed=uri)
-
-    def open(self, sealed: SealedUri) -> str:
-        return sealed.sealed
 
 
 class SimulatedParts:
@@ -119,7 +98,9 @@ class SimulatedParts:
         await self._take_time()
         from_ts = min(position.recorded_ts for position in positions)
         to_ts = max(limits.target(position.table.table_id) for position in positions)
-        segments = self._reader.segments(limits.head, from_ts, to_ts) if to_ts > from_ts else ()
+        known_ts = min(position.checkpoint_ts for position in positions)
+        is_due = to_ts > known_ts
+        segments = self._reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts) if is_due else ()
         order = Order(self._info.id, "", SinkMode.UPSERT, "")
         plan = plan_flush(positions, segments, limits, order=order)
         work = [(task, self._rows(task)) for task in plan.tasks]
@@ -297,95 +278,6 @@ class SimulatedParts:
         if self._node.world.weather.breaks(self._random):
             raise SourceUnreachableError("the source does not answer")
         return request()
-
-
-class SimulatedWorks:
-    """One machine's works; see ``capture.works.Works``."""
-
-    def __init__(self, node: "Node") -> None:
-        self._node = node
-        self.keeper: Keeper = OpenKeeper()
-
-    async def start(self, client: EtcdClient) -> None:
-        """Nothing to start."""
-
-    async def stop(self) -> None:
-        """Nothing to stop."""
-
-    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> LifeWorks:
-        return _SimulatedLifeWorks(self._node, client, capture, state)
-
-    async def check(self, spec: ChangefeedSpec) -> None:
-        """Whatever is asked for can be."""
-
-    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord) -> tuple[Ts, ...]:
-        return ()
-
-    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
-        """There is only one server."""
-
-    @asynccontextmanager
-    async def comparison(self, info: ChangefeedInfo) -> "AsyncIterator[_Comparison]":
-        yield _Comparison(Ts(0))
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    ts: Ts
-
-    async def run(self) -> list[TableDiff]:
-        return []
-
-
-class _SimulatedLifeWorks:
-    def __init__(self, node: "Node", client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
-        self._node = node
-        self._client = client
-        self._capture = capture
-        self._state = state
-
-    def open(self, info: ChangefeedInfo) -> Parts:
-        def checkpoint() -> Ts:
-            feed = self._state.changefeeds.get(info.id)
-            return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
-
-        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
-        life = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)
-        return SimulatedParts(
-            self._node, info, capture=self._capture, client=self._client, life=life, checkpoint=checkpoint
-        )
-
-    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
-        sink = self._node.world.outside.sinks[effect.info.sink.sealed]
-        await anyio.sleep(0.05)
-        records = [(table.table_id, sink.tables.get(table.table_id)) for table in effect.tables]
-        found = (
-            TableRead(str(id), str(len(table.rows)), max(table.records.values())) for id, table in records if table
-        )
-        post(SinkRead(effect.changefeed, effect.ts, tuple(found)))
-
-    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
-        """A look, then a deletion that takes as long as it takes, as in ``capture.works``."""
-        error = ""
-        try:
-            if await self._is_still_there(effect.info):
-                await self._node.in_thread(self._drop(effect.info))
-        except WeirError as failure:
-            error = str(failure)
-        post(UpstreamDropped(effect.changefeed, error))
-
-    async def _drop(self, info: ChangefeedInfo) -> None:
-        world = self._node.world
-        if world.weather.breaks(world.chances):
-            raise SourceUnreachableError("the source does not answer")
-        after_s = world.weather.storage_s(world.chances)
-        await world.request(world.outside.upstreams[info.source.sealed].drop_slot, after_s=after_s)
-        await world.request(world.outside.storage(info.id).drop, after_s=world.weather.storage_s(world.chances))
-
-    async def _is_still_there(self, info: ChangefeedInfo) -> bool:
-        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
-        item = await self._client.get(key)
-        return item is not None and ChangefeedInfo.decode(item.value, key=key).created_at == info.created_at
 
 
 def _is_fenced(span: SpanFlushed) -> bool:

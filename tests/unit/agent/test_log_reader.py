@@ -57,11 +57,33 @@ def test_a_hole_is_an_error_but_a_shorter_front_is_not(tmp_path: Path) -> None:
     for seq in (3, 4, 6):
         put(place, name(seq))
     reader = LogReader(place)
-    assert seqs(reader, head(last_seq=4), 0, 40) == [3, 4]
     with pytest.raises(LogError, match=r"segment 5 of the change log in .* is missing"):
         seqs(reader, head(last_seq=6), 0, 60)
     with pytest.raises(LogError, match="segment 1 of the change log"):
         seqs(LogReader(directory(tmp_path / "elsewhere")), head(last_seq=6), 0, 60)
+
+
+@pytest.mark.parametrize("known_ts", [0, 20])
+def test_a_front_that_is_gone_is_an_error_where_it_may_hold_what_is_wanted(tmp_path: Path, known_ts: int) -> None:
+    """Files that were deleted by mistake must not look like tables without changes."""
+    place = directory(tmp_path)
+    for seq in (3, 4):
+        put(place, name(seq))
+    reader = LogReader(place)
+    with pytest.raises(LogError, match="segments 1 to 2 of the change log"):
+        reader.segments(head(last_seq=4), Ts(0), Ts(40), known_ts=Ts(known_ts))
+    found = reader.segments(head(last_seq=4), Ts(0), Ts(40), known_ts=Ts(25))
+    assert [ref.seq for ref in found] == [3, 4]
+
+
+def test_what_was_removed_is_not_read_over(tmp_path: Path) -> None:
+    place = directory(tmp_path)
+    for seq in (3, 4):
+        put(place, name(seq))
+    reader, at = LogReader(place), head(last_seq=4, first_seq=3, removed_ts=Ts(20))
+    assert seqs(reader, at, 20, 40) == [3, 4]
+    with pytest.raises(LogError, match="changes after 19 are wanted, but those up to 20 were removed"):
+        seqs(reader, at, 19, 40)
 
 
 class CountingDirectory(LogDirectory):

@@ -69,12 +69,6 @@ def test_load_is_given_files_only_when_every_chunk_is_there(manifest: Manifest) 
     assert [file.path for file in files] == ["a", "b"]
 
 
-def test_removal_takes_everything(manifest: Manifest) -> None:
-    manifest.write_plan(_plan(1, generation=1))
-    manifest.remove()
-    assert manifest.read_plan() is None
-
-
 def test_epochs_have_more_digits_once_etcd_is_old(manifest: Manifest) -> None:
     """Orders count from the owner's revision times 100,000: eleven digits after a few hours of a busy cluster."""
     for epoch in (9_999_900_001, 10_000_000_001):

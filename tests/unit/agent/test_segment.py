@@ -87,7 +87,6 @@ def test_a_remote_directory_is_a_directory_like_any_other() -> None:
     assert [part.num_rows for _, part in segment.read_table(ref.path, 3, Ts(0), Ts(9))] == [1]
     place.remove([str(name(1)), "gone already"])
     assert place.names() == []
-    place.remove_all()
 
 
 def test_the_marker_tells_one_storage_from_another(tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""What a machine's process gives its lives to work with: ``capture.works.Works`` over ``outside``."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from agent.errors import SinkConfigError, SourceUnreachableError
+from agent.parts import Parts
+from capture.cluster import ChangefeedSpec, TableDiff
+from capture.secrets import Keeper
+from capture.works import LifeWorks
+from owner.jobs import SinkRead, TableRead, UpstreamDropped
+from reactor import keys
+from reactor.client import Compare, EtcdClient, Target
+from reactor.effects import DropUpstream, ReadSink
+from reactor.errors import WeirError
+from reactor.ids import CaptureId, Ts
+from reactor.records import ChangefeedInfo, SealedUri, UnitRecord
+from reactor.state import ClusterState
+from tests.simulation.outside import Outside
+from tests.simulation.parts import SimulatedParts
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+    from tests.simulation.world import World
+
+T = TypeVar("T")
+
+
+class OpenKeeper(Keeper):
+    """Seals nothing: encryption is random, and here is nobody to hide from."""
+
+    def __init__(self) -> None:
+        """Without a key."""
+
+    def seal(self, uri: str) -> SealedUri:
+        return SealedUri(masked=uri, sealed=uri)
+
+    def open(self, sealed: SealedUri) -> str:
+        return sealed.sealed
+
+
+class SimulatedWorks:
+    """One machine's works; see ``capture.works.Works``."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self.keeper: Keeper = OpenKeeper()
+
+    async def start(self, client: EtcdClient) -> None:
+        """Nothing to start."""
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> LifeWorks:
+        return SimulatedLifeWorks(self._node, client, capture, state)
+
+    async def check(self, spec: ChangefeedSpec) -> None:
+        """Whatever is asked for can be."""
+
+    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord) -> tuple[Ts, ...]:
+        tables = self._node.world.outside.sinks[info.sink.sealed].tables
+        found = [tables.get(table.table_id) for table in unit.tables]
+        if not all(found):
+            raise SinkConfigError("the sink has no record of a table")
+        return tuple(min(table.records.values()) for table in found if table)
+
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
+        """There is only one server."""
+
+    @asynccontextmanager
+    async def comparison(self, info: ChangefeedInfo) -> "AsyncIterator[Comparison]":
+        yield Comparison(self._node.world, info)
+
+
+class Comparison:
+    """The source as it is now, and later the sink's tables, read one after the other."""
+
+    def __init__(self, world: "World", info: ChangefeedInfo) -> None:
+        self._world = world
+        self._outside: Outside = world.outside
+        self._info = info
+        self.ts = self._outside.upstreams[info.source.sealed].position
+
+    async def run(self) -> list[TableDiff]:
+        upstream = self._outside.upstreams[self._info.source.sealed]
+        sink = self._outside.sinks[self._info.sink.sealed]
+        events = upstream.between(Ts(0), self.ts)
+        found = []
+        for table in upstream.tables:
+            await anyio.sleep(self._world.weather.storage_s(self._world.chances))
+            there = sink.tables.get(table.table_id)
+            wanted = {event.number for event in events if event.table_id == table.table_id}
+            stored = set(there.rows) if there else set()
+            found.append(TableDiff(table=table.name, equal=stored == wanted, ts=self.ts))
+        return found
+
+
+class SimulatedLifeWorks:
+    def __init__(self, node: "Node", client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
+        self._node = node
+        self._client = client
+        self._capture = capture
+        self._state = state
+
+    def open(self, info: ChangefeedInfo) -> Parts:
+        def checkpoint() -> Ts:
+            feed = self._state.changefeeds.get(info.id)
+            return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
+
+        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
+        life = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)
+        return SimulatedParts(
+            self._node, info, capture=self._capture, client=self._client, life=life, checkpoint=checkpoint
+        )
+
+    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
+        sink = self._node.world.outside.sinks[effect.info.sink.sealed]
+        await anyio.sleep(0.05)
+        records = [(table.table_id, sink.tables.get(table.table_id)) for table in effect.tables]
+        found = (
+            TableRead(str(id), str(len(table.rows)), max(table.records.values())) for id, table in records if table
+        )
+        post(SinkRead(effect.changefeed, effect.ts, tuple(found)))
+
+    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
+        """In the order of ``capture.works``: a look, the source, a list of files, a look, the files."""
+        error = ""
+        try:
+            if await self._is_still_there(effect.info):
+                await self._clean_up(effect.info)
+        except WeirError as failure:
+            error = str(failure)
+        post(UpstreamDropped(effect.changefeed, error))
+
+    async def _clean_up(self, info: ChangefeedInfo) -> None:
+        outside = self._node.world.outside
+        storage = outside.storage(info.id)
+        await self._node.in_thread(self._ask(outside.upstreams[info.source.sealed].drop_slot))
+        names = await self._node.in_thread(self._ask(storage.names))
+        if await self._is_still_there(info):
+            await self._node.in_thread(self._ask(lambda: storage.drop(names)))
+
+    async def _ask(self, request: Callable[[], T]) -> T:
+        world = self._node.world
+        if world.weather.breaks(world.chances):
+            raise SourceUnreachableError("no answer")
+        return await world.request(request, after_s=world.weather.storage_s(world.chances))
+
+    async def _is_still_there(self, info: ChangefeedInfo) -> bool:
+        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
+        item = await self._client.get(key)
+        return item is not None and ChangefeedInfo.decode(item.value, key=key).created_at == info.created_at
