@@ -16,8 +16,11 @@ SinkError                   the sink refused or failed
 ├── SinkUriError            unknown scheme or malformed URI
 ├── SinkConfigError         not writable, or it holds a table that is not this changefeed's
 ├── SinkFencedError         the sink records another position than this writer expects: the writer is late
-└── SinkConflictError       a concurrent commit; try again (retryable)
+├── SinkConflictError       a concurrent commit; try again (retryable)
+├── RowMovedError           a row went from one span to another, with values that only the sink knows
+└── SinkTimeoutError        it has not answered for so long that nobody waits any more (retryable)
 JobError                    a Spark job failed as a whole (retryable)
+└── JobTimeoutError         it was cancelled: it took too long, or nobody waits for it any more
 DecodeError                 bytes in the log that are not what their schema says (not retryable)
 JavaError                   no Java, or one that Spark cannot use
 """
@@ -108,10 +111,24 @@ class SinkConflictError(SinkError):
     retryable = True
 
 
+class RowMovedError(SinkError):
+    """An update changed a row's key and left values out, in a table of several spans: only one span could do it."""
+
+
+class SinkTimeoutError(SinkError):
+    """The sink has not answered for so long that nobody waits any more."""
+
+    retryable = True
+
+
 class JobError(WeirError):
     """A Spark job failed as a whole."""
 
     retryable = True
+
+
+class JobTimeoutError(JobError):
+    """A Spark job was cancelled: it took too long, or nobody waits for it any more."""
 
 
 class DecodeError(WeirError):

@@ -116,6 +116,7 @@ class FeedParts:
         # threads of its own: a sink that never answers must not take those of other changefeeds
         self._openers = CapacityLimiter(_OPENERS)
         self._flusher = CapacityLimiter(1)
+        self._at_once: int | None = None
         self._context = job.FlushContext(
             changefeed=feed.sink_owner,
             sink_uri=feed.sink_uri,
@@ -127,13 +128,20 @@ class FeedParts:
         )
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
-        ask = partial(self._recorded_ts, table, span)
-        recorded = await to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._openers)
+        recorded = await self._patiently(lambda _: self._recorded_ts(table, span), self._openers)
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
-        run = partial(job.flush, self._context, positions, limits)
-        flushed = await to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._flusher)
+        def run(patience: Patience) -> Flushed:
+            return job.flush(self._context, positions, limits, patience=patience, at_once=self._at_once)
+
+        try:
+            flushed = await self._patiently(run, self._flusher)
+        except (JobTimeoutError, SinkTimeoutError):
+            # what hangs once may hang again: until it does not, it holds one slot and leaves the others their own
+            self._at_once = 1
+            raise
+        self._at_once = None
         spans = [await self._look_again(span) if _is_fenced(span) else span for span in flushed.spans]
         return Flushed(tuple(spans), flushed.is_behind)
 
@@ -149,10 +157,23 @@ class FeedParts:
     async def close(self) -> None:
         """Nothing is held between calls."""
 
+    async def _patiently(self, call: Callable[[Patience], T], limiter: CapacityLimiter) -> T:
+        timeout_s = self._feed.config.flush_timeout_seconds
+        try:
+            return await run_patiently(call, timeout_s=timeout_s, limiter=limiter)
+        except TimeoutError as error:
+            raise SinkTimeoutError(
+                f"the sink of changefeed {self._feed.id} has not answered for {timeout_s} s; see whether it hangs, or "
+                "give it more time (flush-timeout-seconds); it is asked again"
+            ) from error
+
     async def _look_again(self, span: SpanFlushed) -> SpanFlushed:
         """The sink was further than we knew: the writer before us, or a commit of ours whose answer was lost."""
         before = span.position
-        position = await self.open_span(before.table, before.span, before.checkpoint_ts)
+        try:
+            position = await self.open_span(before.table, before.span, before.checkpoint_ts)
+        except SinkFencedError:  # its table is cut into other spans
+            return span
         return SpanFlushed(position) if position.recorded_ts > before.recorded_ts else span
 
     def _recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from agent.patience import Patience
 from agent.schema import TableSchema
 from reactor.ids import TableSpan, Ts
 from reactor.records import SinkMode, TableRecord
@@ -140,16 +141,36 @@ class Standing:
     recorded_ts: Ts
 
 
+@dataclass(frozen=True, slots=True)
+class SpanCut:
+    """A table's ``new`` spans, which stand at ``ts``, in place of the ``old`` ones. ``number``: of the table's cuts."""
+
+    old: tuple[TableSpan, ...]
+    new: tuple[TableSpan, ...]
+    ts: Ts
+    number: int
+
+
 class Executor(Protocol):
     """Runs a function over descriptors, one Spark task each.
 
     Blocking; call it from a worker thread. ``function`` must be importable on the executors; descriptors and results
-    are pickled. Results come in the order of the descriptors.
+    are pickled. Results come in the order of the descriptors. When ``patience`` ends, the job is cancelled; ``at_once``
+    is how many of its tasks may run at a time.
 
+    :raises agent.errors.JobTimeoutError: it was cancelled.
     :raises agent.errors.JobError: the job failed as a whole (Spark gone, task died); retryable.
     """
 
-    def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str) -> list[U]: ...
+    def map(
+        self,
+        function: Callable[[T], U],
+        descriptors: Sequence[T],
+        *,
+        description: str,
+        patience: Patience | None = None,
+        at_once: int | None = None,
+    ) -> list[U]: ...
 
 
 class Sink(Protocol):
@@ -172,13 +193,28 @@ class Sink(Protocol):
         ...
 
     def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
-        """What the sink records for the span; None when it has no record."""
+        """What the sink records for the span; None when it has no record.
+
+        :raises agent.errors.SinkFencedError: the table has been cut into other spans.
+        """
         ...
 
     def standing(self, table: TableRecord, spans: Sequence[TableSpan]) -> Standing:
         """What readers see at this moment, and how far that is.
 
         :raises agent.errors.SinkError: it cannot be read.
+        """
+        ...
+
+    def cut(self, table: TableRecord, order: SpanCut) -> Ts:
+        """Record the new spans at ``order.ts`` and make the old ones' records useless, in one step; once per number.
+
+        Nothing but this stands between the spans of a table and a late writer: a writer of an old span, whenever it
+        comes, is refused afterwards. Returns ``order.ts``; or, larger, where an old span is recorded: then nothing was
+        changed.
+
+        :raises agent.errors.SinkFencedError: the table has had a later cut.
+        :raises agent.errors.SinkError: it has no record of an old span, or cannot be written.
         """
         ...
 

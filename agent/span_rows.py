@@ -1,8 +1,12 @@
 """Which rows of a batch of changes belong to a table span, and which updates moved a row to another key.
 
 A row belongs to the span that its key hashes into. An update that changes the key concerns two keys: where they lie in
-two spans, each sees its own half, the old key's span a delete and the new key's an insert. (That insert may still have
-``unchanged`` columns: their values stand only in the old key's row, which is another span's; a sink has to refuse it.)
+two spans, each sees its own half, the old key's span a delete and the new key's an insert.
+
+That insert may have ``unchanged`` columns, whose values stand only in the old key's row at the sink: another span's,
+which is somewhere else in time. A changelog says so (``_unchanged``); a table that shall equal its source cannot do it.
+So all spans of such a table, also those that the row has nothing to do with, stop in front of it
+(``incomplete_moves``): then the table can be joined in front of it, and one span does what several cannot.
 """
 
 from collections.abc import Sequence
@@ -14,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.key_hash import key_hash
-from agent.ports import BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
+from agent.ports import BEFORE_FULL, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from reactor.ids import KEY_SPACE, TableSpan
 
 Mask = npt.NDArray[np.bool_]
@@ -33,12 +37,28 @@ def key_changes(changes: Changes, key: Sequence[str]) -> Mask:
     return changed
 
 
+def incomplete_moves(changes: Changes, *, key: Sequence[str]) -> Mask:
+    """True for updates that changed the key and left out values that no image has."""
+    left_out = np.zeros(len(changes), np.bool_)
+    for flags in changes.unchanged.values():
+        left_out |= flags
+    if not left_out.any():
+        return left_out
+    left_out &= key_changes(changes, key) & (changes.before_kind != BEFORE_FULL)
+    return left_out
+
+
+def in_span(keys: pa.RecordBatch, span: TableSpan, *, key: Sequence[str]) -> Mask:
+    """True for rows whose key lies in ``span``."""
+    return _within(key_hash(keys, key), span)
+
+
 def keep_span(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> Changes:
     """The changes that concern ``span``, in their order; a TRUNCATE concerns every span."""
     if span.is_whole_table:
         return changes
-    new_in = _within(key_hash(changes.after, key), span)
-    old_in = new_in if changes.before is None else _within(key_hash(changes.before, key), span)
+    new_in = in_span(changes.after, span, key=key)
+    old_in = new_in if changes.before is None else in_span(changes.before, span, key=key)
     moved = key_changes(changes, key)
     keep = np.where(changes.op == DELETE, old_in, new_in) | (moved & old_in) | (changes.op == TRUNCATE)
     return _select(_split_moves(changes, moved & ~old_in, moved & ~new_in), keep)

@@ -13,10 +13,11 @@ neither old nor new spans are replicated, whoever is owner. The sink takes each 
 late writers of old spans nothing that they could go on from; an old span that was quicker is told, and the table is
 brought together anew, further on. So what the sink holds relies on no lease and no clock.
 
-The table waits where its furthest span is, not where the log is: a join must also work where no span can go on.
+The table waits where its furthest span is, not where the log is: so tables are joined also where no span of several
+can go on (``ROW_MOVED``), and that is done without being asked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from owner.errors import JobRefusedError
@@ -27,13 +28,15 @@ from owner.watermark import SpanPosition
 from reactor import keys, patches
 from reactor.effects import Commit, CutSink, Effect, Log, WakeAt
 from reactor.ids import TableSpan, Ts
-from reactor.records import CutUnderWay, FeedState, TableCut, TableRecord
+from reactor.records import CutUnderWay, FeedState, RunningError, TableCut, TableRecord
 
 if TYPE_CHECKING:
     from owner.run import Facts
 
 Sets = Mapping[TableSpan, ReplicationSet]
 
+#: ``agent.errors.RowMovedError``: no span can pass a row that went from one to another, but one span of all can
+ROW_MOVED = "RowMoved"
 #: the sink is asked again when it has not answered, or with an error
 _ASK_AGAIN_S = 30.0
 _RETRY_S = 5.0
@@ -90,18 +93,22 @@ class Recuts:
             return self._await_sink(facts, table, cut, cut.under_way, now)
         if cut.table_id in self._stopping:
             return self._await_stop(facts, cut, sets)
-        return self._bring_together(cut, sets, now, is_held=is_held)
+        return self._bring_together(cut, facts.status.checkpoint_ts, sets, now, is_held=is_held)
 
-    def _bring_together(self, cut: TableCut, sets: Sets, now: float, *, is_held: bool) -> list[Effect]:
-        """Move the hold to the furthest span until it has been told to all and none is past it."""
+    def _bring_together(
+        self, cut: TableCut, checkpoint_ts: Ts, sets: Sets, now: float, *, is_held: bool
+    ) -> list[Effect]:
+        """Move the hold to the furthest span until it has been told to all and none is past it.
+
+        It holds before a span runs, so that one that cannot go on (``ROW_MOVED``) does not try.
+        """
         id, spans = cut.table_id, [sets.get(span) for span in even_spans(cut.table_id, cut.spans)]
         known = [span for span in spans if span is not None and span.state is SetState.REPLICATING]
-        if len(known) < cut.spans:
-            return []
         positions = [span.checkpoint.checkpoint_ts for span in known]
         before = self.holds.get(id)
-        self.holds[id] = max([*positions, before or Ts(0)])
-        if self.holds[id] == before and min(positions) == before and not is_held:
+        self.holds[id] = max([before or checkpoint_ts, *positions])
+        is_together = len(known) == cut.spans and min(positions) == before == self.holds[id]
+        if is_together and not is_held:
             self._stopping.add(id)
             return [WakeAt(now)]
         return [] if self.holds[id] == before else [WakeAt(now)]
@@ -173,6 +180,22 @@ class Recuts:
     def _patch(self, facts: "Facts", seen: TableCut | None, new: TableCut) -> patches.Patch:
         key = keys.CutKey(self._cluster, facts.info.namespace, facts.info.id, new.table_id)
         return patches.replace_record(key, seen, new)
+
+
+def joined(
+    errors: Sequence[RunningError], cuts: Mapping[int, TableCut]
+) -> tuple[list[RunningError], list[tuple[TableCut, TableCut]]]:
+    """``errors`` with those mended that several spans of a table have and one has not, and how: as it is, as it shall
+    be."""
+    rest, wishes = [], {}
+    for error in errors:
+        cut = cuts.get(error.table_id) if error.table_id is not None else None
+        if error.code != ROW_MOVED or cut is None:
+            rest.append(error)
+            continue
+        rest.append(error.with_(retryable=True))
+        wishes[cut.table_id] = (cut, cut.with_(wanted=1))
+    return rest, [(before, after) for before, after in wishes.values() if before != after]
 
 
 def asked(facts: "Facts", table_id: int, spans: int) -> tuple[TableCut | None, TableCut]:

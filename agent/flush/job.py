@@ -13,6 +13,7 @@ from agent.flush.plan import FlushPlan, Order, Weights, plan_flush
 from agent.flush.task import run_flush
 from agent.log.reader import LogReader
 from agent.parts import Flushed, FlushLimits, SpanFlushed, SpanPosition
+from agent.patience import Patience
 from agent.ports import Executor, FlushResult, Sink
 from reactor import failpoints
 from reactor.failpoints import Point
@@ -34,8 +35,15 @@ class FlushContext:
     weights: Weights = field(default_factory=Weights)
 
 
-def flush(context: FlushContext, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
-    """Move ``positions`` towards their targets; blocking.
+def flush(
+    context: FlushContext,
+    positions: Sequence[SpanPosition],
+    limits: FlushLimits,
+    *,
+    patience: Patience | None = None,
+    at_once: int | None = None,
+) -> Flushed:
+    """Move ``positions`` towards their targets; blocking. ``patience``, ``at_once``: see ``ports.Executor``.
 
     :raises LogError: the log does not hold what the spans need.
     :raises JobError: the job failed as a whole.
@@ -45,7 +53,9 @@ def flush(context: FlushContext, positions: Sequence[SpanPosition], limits: Flus
     if plan.tasks:
         tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
         name = f"flush {context.changefeed}: {', '.join(tables)}"
-        written = context.executor.map(run_flush, plan.tasks, description=name)
+        written = context.executor.map(
+            run_flush, plan.tasks, description=name, patience=patience, at_once=at_once
+        )
         failpoints.reach(Point.FLUSH_BEFORE_COMMIT)
         results = context.sink.commit(plan.tasks, written)
         failpoints.reach(Point.FLUSH_AFTER_COMMIT)

@@ -10,14 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from agent.errors import RowMovedError
 from agent.log import segment
 from agent.ports import Changes, FlushResult, FlushTask
 from agent.sinks import open_sink
 from agent.sources.dialects import decode
-from agent.span_rows import keep_span
+from agent.span_rows import incomplete_moves, keep_span
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
+from reactor.records import SinkMode
 
 
 def run_flush(task: FlushTask) -> FlushResult:
@@ -51,7 +53,21 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
             wanted = _within(batch, task)
             if wanted.num_rows:
                 changes = replace(decode(schema, wanted), commit_time=commit_time)
+                _refuse_incomplete_moves(changes, task)
                 yield keep_span(changes, task.span, key=task.table.key)
+
+
+def _refuse_incomplete_moves(changes: Changes, task: FlushTask) -> None:
+    """Whether or not the row concerns this span: see ``agent.span_rows``."""
+    if task.span.is_whole_table or task.sink_mode is not SinkMode.UPSERT:
+        return
+    (at,) = np.nonzero(incomplete_moves(changes, key=task.table.key))
+    if len(at):
+        raise RowMovedError(
+            f"{task.table.schema_name}.{task.table.name}: an update at {changes.commit_ts[at[0]]} changed a row's key "
+            "and left large values out, which spans cannot fetch from each other; the table is joined (to avoid it: "
+            "let the source log whole rows)"
+        )
 
 
 def _within(batch: pa.RecordBatch, task: FlushTask) -> pa.RecordBatch:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from agent.errors import SinkUriError
-from agent.ports import Changes, FlushResult, FlushTask, StagedFile, Standing
+from agent.ports import Changes, FlushResult, FlushTask, SpanCut, StagedFile, Standing
 from agent.schema import TableSchema
 from agent.sinks.uri import SinkUri
 from reactor.ids import TableSpan, Ts
@@ -34,6 +34,9 @@ class BlackholeSink:
 
     def standing(self, table: TableRecord, spans: Sequence[TableSpan]) -> Standing:
         return Standing("", Ts(0))
+
+    def cut(self, table: TableRecord, order: SpanCut) -> Ts:
+        return order.ts
 
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         rows = sum(batch.num_rows for batch in batches)

@@ -25,9 +25,18 @@ from deltalake.transaction import create_table_with_add_actions
 
 from agent.change_rows import after_truncate
 from agent.errors import SinkConfigError, SinkUriError
-from agent.ports import INSERT, TRUNCATE, Changes, FlushResult, FlushTask, StagedFile, Standing
+from agent.ports import INSERT, TRUNCATE, Changes, FlushResult, FlushTask, SpanCut, StagedFile, Standing
 from agent.schema import TableSchema
-from agent.sinks import delta_changelog, delta_commit, delta_files, delta_merge, delta_schema, delta_table, delta_upkeep
+from agent.sinks import (
+    delta_changelog,
+    delta_commit,
+    delta_cut,
+    delta_files,
+    delta_merge,
+    delta_schema,
+    delta_table,
+    delta_upkeep,
+)
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_table import Owner, TablePlace
 from agent.sinks.uri import SinkUri
@@ -80,13 +89,21 @@ class DeltaSink:
 
     def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         opened = self.place(table.schema_name, table.name).open()
-        return None if opened is None else delta_table.recorded_ts(opened, self._owner.changefeed, span)
+        if opened is None:
+            return None
+        recorded = delta_table.recorded_ts(opened, self._owner.changefeed, span)
+        delta_table.refuse_retired(recorded, table, span)
+        return recorded
 
     def standing(self, table: TableRecord, spans: Sequence[TableSpan]) -> Standing:
         """Version and records are of one snapshot of the table's log."""
         opened = self.place(table.schema_name, table.name).opened()
         recorded = (delta_table.recorded_ts(opened, self._owner.changefeed, span) for span in spans)
-        return Standing(str(opened.version()), max((ts for ts in recorded if ts is not None), default=Ts(0)))
+        known = (ts for ts in recorded if ts is not None and ts != delta_table.RETIRED)
+        return Standing(str(opened.version()), max(known, default=Ts(0)))
+
+    def cut(self, table: TableRecord, order: SpanCut) -> Ts:
+        return delta_cut.cut(self.place(table.schema_name, table.name), self._owner.changefeed, table, order)
 
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         """The name tells chunk and Ts, so the same chunk of another snapshot is another file."""
@@ -125,6 +142,7 @@ class DeltaSink:
             return False
         self._owner.refuse_foreign(opened, place)
         recorded = delta_table.recorded_ts(opened, self._owner.changefeed, span)
+        delta_table.refuse_retired(recorded, table, span)
         if recorded != table.start_ts:
             raise SinkConfigError(
                 f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it stands at "

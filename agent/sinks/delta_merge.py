@@ -3,10 +3,11 @@
 How the rows of the changed keys are found and replaced is ``_replace`` alone: today a MERGE, which rewrites the files
 it touches. ``write`` above it knows only that a set of net changes goes in under one record.
 
-Two cases need no search. After a TRUNCATE nothing is there to be found. And where every key of the range begins with
-an INSERT, the source itself vouches (its key is unique, and the sink stands exactly where the range begins) that the
-table has none of them: they are appended. This holds from ``TableRecord.consistent_ts`` on; before it, and whenever a
-changefeed is rewound, the range may replay what the sink has, so it is merged.
+Two cases need no search. After a TRUNCATE nothing of the span is there to be found (what of the table is other spans'
+is kept: ``delta_truncate``). And where every key of the range begins with an INSERT, the source itself vouches (its key
+is unique, and the sink stands exactly where the range begins) that the table has none of them: they are appended. This
+holds from ``TableRecord.consistent_ts`` on; before it, and whenever a changefeed is rewound, the range may replay what
+the sink has, so it is merged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema, WriterProperties
 
 from agent.changes import NetChanges, net_changes
-from agent.errors import SinkConfigError
 from agent.ports import Changes, FlushResult, FlushTask
-from agent.sinks import delta_commit, delta_files, delta_schema, delta_table
+from agent.sinks import delta_commit, delta_files, delta_schema, delta_table, delta_truncate
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_table import TablePlace
 
@@ -38,7 +38,8 @@ def write(place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> Flu
     net = net_changes(parts, key=task.table.key)
     committed = False
     if len(net) or net.is_truncated:
-        committed = delta_commit.with_retries(place, lambda table: _apply(table, place, task, net))
+        source = parts[-1].after.schema
+        committed = delta_commit.with_retries(place, lambda table: _apply(table, place, task, net, source))
     return FlushResult(
         task.span,
         task.from_ts,
@@ -50,7 +51,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> Flu
     )
 
 
-def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChanges) -> bool:
+def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChanges, source: pa.Schema) -> bool:
     """Whether the table now records ``to_ts``; it does not if there was nothing to change after all."""
     if delta_table.is_written(table, task):
         return True
@@ -58,19 +59,31 @@ def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChange
     upserts = delta_schema.delta_table(net.upserts)
     delta_commit.add_fields(table, Schema.from_arrow(upserts.schema), name=name)
     is_replayed = task.from_ts < task.table.consistent_ts
-    if net.is_truncated and not task.span.is_whole_table:
-        raise SinkConfigError(f"TRUNCATE of {name}, which is split into several spans; load the table anew")
     if net.is_truncated or (net.is_insert_only and not is_replayed):
-        _append(table, place, task, upserts, is_truncate=net.is_truncated)
+        rest = delta_truncate.write_rest(table, place, task, source) if _leaves_rest(task, net) else []
+        _append(table, place, task, upserts, rest, is_truncate=net.is_truncated)
         return True
     _replace(table, task, net, upserts)
     return delta_table.recorded_ts(table, task.changefeed, task.span) == task.to_ts
 
 
-def _append(table: DeltaTable, place: TablePlace, task: FlushTask, rows: pa.Table, *, is_truncate: bool) -> None:
+def _leaves_rest(task: FlushTask, net: NetChanges) -> bool:
+    """A TRUNCATE takes the span's rows; where the table has more spans, theirs stay."""
+    return net.is_truncated and not task.span.is_whole_table
+
+
+def _append(
+    table: DeltaTable,
+    place: TablePlace,
+    task: FlushTask,
+    rows: pa.Table,
+    rest: Sequence[DataFile],
+    *,
+    is_truncate: bool,
+) -> None:
     name = f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
     file = delta_files.write_file(place, name, [rows], rows.schema)
-    files = [] if file is None else [file]
+    files = [*rest, *([] if file is None else [file])]
     if is_truncate:
         files.insert(0, DataFile("", 0, 0, "", "", is_truncate=True))
     delta_commit.commit_to(table, files, delta_table.commit_properties([task]))

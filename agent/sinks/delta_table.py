@@ -19,10 +19,12 @@ from pyarrow import fs
 
 from agent.errors import SinkConfigError, SinkFencedError
 from agent.ports import FlushTask
-from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode
+from reactor.ids import MAX_TS, TableSpan, Ts
+from reactor.records import SinkMode, TableRecord
 
 _OWNER = "weir"
+#: the record of a span that its table is not cut into any more: no writer is there, or ever comes there
+RETIRED = MAX_TS
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,16 @@ class Owner:
             )
 
 
+def record_prefix(changefeed: str) -> str:
+    return f"{_OWNER}/{changefeed}/"
+
+
 def record_id(changefeed: str, span: TableSpan) -> str:
-    return f"{_OWNER}/{changefeed}/{span}"
+    return f"{record_prefix(changefeed)}{span}"
 
 
 def recorded_ts(table: DeltaTable, changefeed: str, span: TableSpan) -> Ts | None:
+    """May be ``RETIRED``, which is no position."""
     version = table.transaction_version(record_id(changefeed, span))
     return None if version is None else Ts(version)
 
@@ -125,6 +132,7 @@ def is_written(table: DeltaTable, task: FlushTask) -> bool:
     :raises SinkFencedError: it records neither the task's begin nor its end.
     """
     recorded = recorded_ts(table, task.changefeed, task.span)
+    refuse_retired(recorded, task.table, task.span)
     if recorded == task.to_ts:
         return True
     if recorded != task.from_ts:
@@ -133,6 +141,14 @@ def is_written(table: DeltaTable, task: FlushTask) -> bool:
             f"this writer expects {task.from_ts}: it is late and stops"
         )
     return False
+
+
+def refuse_retired(recorded: Ts | None, table: TableRecord, span: TableSpan) -> None:
+    """:raises SinkFencedError: the table is cut into other spans."""
+    if recorded == RETIRED:
+        raise SinkFencedError(
+            f"{table.schema_name}.{table.name} is cut into other spans than {span}: this writer is late and stops"
+        )
 
 
 def record_properties(changefeed: str, span: TableSpan, ts: Ts) -> CommitProperties:

@@ -1,0 +1,53 @@
+"""Other spans for a Delta table: one commit without data, which moves records only (see ``ports.Sink.cut``).
+
+What fences late writers is in the same commit: the old spans' records go to ``delta_table.RETIRED``, where no writer
+expects them, so whoever still writes for one of them loses against this commit, or this commit against them (Delta
+refuses the second of two commits that carry the same application id), and is then decided anew. The cut's own number is
+a record too, ``weir/{changefeed}/{table id}/cut``: a request that comes late, after a newer cut, finds it and is
+refused.
+"""
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from agent.errors import NEW_SNAPSHOT, SinkConfigError, SinkFencedError
+from agent.ports import SpanCut
+from agent.sinks import delta_commit, delta_table
+from agent.sinks.delta_table import TablePlace
+from reactor.ids import Ts
+from reactor.records import TableRecord
+
+
+def cut(place: TablePlace, changefeed: str, table: TableRecord, order: SpanCut) -> Ts:
+    """See ``ports.Sink.cut``."""
+    return delta_commit.with_retries(place, lambda opened: _cut(opened, changefeed, table, order))
+
+
+def _cut(opened: DeltaTable, changefeed: str, table: TableRecord, order: SpanCut) -> Ts:
+    name = f"{table.schema_name}.{table.name}"
+    number = opened.transaction_version(_cut_id(changefeed, table)) or 0
+    if number == order.number:
+        return order.ts
+    if number > order.number:
+        raise SinkFencedError(f"{name} is at cut {number}, this one is number {order.number}: it is late and stops")
+    recorded = [delta_table.recorded_ts(opened, changefeed, span) for span in order.old]
+    positions = [ts for ts in recorded if ts is not None and ts != delta_table.RETIRED]
+    if number < order.number - 1 or len(positions) < len(order.old):
+        raise SinkConfigError(
+            f"the sink has no record of all spans of {name}: its table was set back or replaced; {NEW_SNAPSHOT}"
+        )
+    if max(positions) > order.ts:
+        return max(positions)
+    properties = CommitProperties(app_transactions=_records(changefeed, table, order))
+    opened.create_write_transaction([], "append", opened.schema(), commit_properties=properties)
+    return order.ts
+
+
+def _records(changefeed: str, table: TableRecord, order: SpanCut) -> list[Transaction]:
+    versions = {delta_table.record_id(changefeed, span): int(delta_table.RETIRED) for span in order.old}
+    versions |= {delta_table.record_id(changefeed, span): int(order.ts) for span in order.new}
+    versions[_cut_id(changefeed, table)] = order.number
+    return [Transaction(name, version) for name, version in sorted(versions.items())]
+
+
+def _cut_id(changefeed: str, table: TableRecord) -> str:
+    return f"{delta_table.record_prefix(changefeed)}{table.table_id}/cut"

@@ -1,0 +1,49 @@
+"""TRUNCATE of one span of a Delta table: what of the table lies in the span's key range goes, the rest stays.
+
+Each span truncates for itself, at its own pace, as with every other change: so no span waits for another, and none
+sees rows of the others that are newer or older. The price is that the table is read through, and what the other spans
+hold is written anew, once for each span; a TRUNCATE is rare, and soon there is less to write.
+"""
+
+from collections.abc import Iterator, Sequence
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from agent.ports import FlushTask
+from agent.sinks import delta_files, delta_schema, delta_table
+from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_table import TablePlace
+from agent.span_rows import in_span
+from reactor.ids import TableSpan
+
+
+def write_rest(table: DeltaTable, place: TablePlace, task: FlushTask, source: pa.Schema) -> list[DataFile]:
+    """The rows of other spans in a file of their own. ``source``: the types that keys are hashed in."""
+    stored = delta_table.arrow_schema(table)
+    plain = pa.schema([pa.field(item.name, delta_schema.plain_type(item.type)) for item in stored])
+    name = f"rest-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
+    file = delta_files.write_file(place, name, _rest(table, plain, source, task.span, task.table.key), plain)
+    return [] if file is None else [file]
+
+
+def _rest(
+    table: DeltaTable, plain: pa.Schema, source: pa.Schema, span: TableSpan, key: Sequence[str]
+) -> Iterator[pa.Table]:
+    keys = pa.schema([pa.field(name, source.field(name).type) for name in key])
+    for batch in pa.RecordBatchReader.from_stream(table.scan(columns=plain.names)):
+        rows = pa.RecordBatch.from_arrays([batch.column(item.name).cast(item.type) for item in plain], schema=plain)
+        hashed = pa.RecordBatch.from_arrays(
+            [_as_source(rows.column(item.name), item.type) for item in keys], schema=keys
+        )
+        mine = pa.array(in_span(hashed, span, key=key))
+        yield pa.Table.from_batches([rows.filter(pc.invert(mine))])
+
+
+def _as_source(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """A stored value as the source has it: the inverse of ``delta_schema.delta_column``."""
+    if pa.types.is_time(wanted):
+        column = pc.binary_join_element_wise(pa.scalar("1970-01-01 "), column, "").cast(pa.timestamp("us"))
+    return column.cast(wanted)
