@@ -1,0 +1,194 @@
+"""The rare events of a binlog, read: rotations, format descriptions, statements, what errors say.
+
+Pure. Rows, GTIDs and whatever else comes with every transaction never come here: ``split`` knows them. Bodies are what
+lies behind the 19 bytes of header, without checksum.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from agent.errors import DecodeError
+from agent.sources.mysql import wire
+from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition
+
+_CHECKSUM_BYTES: Final = 4
+_QUERY: Final = struct.Struct("<IIBHH")
+_TAIL_BYTES: Final = 5  # of a format description: the kind of checksum, and its own
+_TABLE_MAP_HEAD, _ROWS_HEAD = 8, (8, 10)
+#: fields of a payload event's header
+_PAYLOAD_END, _PAYLOAD_COMPRESSION = 0, 2
+ZSTD, UNCOMPRESSED = 0, 255
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """``checksum_bytes`` behind every event of the file; ``is_readable``: its rows events look as we expect."""
+
+    server_version: str
+    checksum_bytes: int
+    is_readable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    database: str
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedGtid:
+    """MySQL 8.4's: ``source`` is ``uuid:tag``. ``time_us``: commit, Unix microseconds."""
+
+    source: str
+    number: int
+    time_us: int
+
+
+def is_sound(event: bytes) -> bool:
+    """Does the event, header and all, end with its own CRC-32?"""
+    return zlib.crc32(event[:-_CHECKSUM_BYTES]) == int.from_bytes(event[-_CHECKSUM_BYTES:], "little")
+
+
+def parse_format(body: bytes) -> Format:
+    """``body`` with the checksum, which this event always has."""
+    version = body[2:52].rstrip(b"\0").decode("latin-1")
+    # bytes of fixed head by event type, from type 1 on
+    heads = body[57:-_TAIL_BYTES]
+    readable = len(heads) >= wire.DELETE_V1 and heads[wire.TABLE_MAP - 1] == _TABLE_MAP_HEAD
+    readable = readable and heads[wire.WRITE_V1 - 1] in _ROWS_HEAD
+    return Format(version, _CHECKSUM_BYTES if body[-_TAIL_BYTES] == 1 else 0, readable)
+
+
+def parse_rotate(event: bytes) -> BinlogPosition:
+    """``event`` with its header: the one before the first format description may have a checksum or not."""
+    body = event[wire.HEADER_BYTES :]
+    if is_sound(event):
+        body = body[:-_CHECKSUM_BYTES]
+    (position,) = struct.unpack_from("<Q", body)
+    return BinlogPosition(body[8:].decode(errors="replace"), max(position, FIRST_POSITION))
+
+
+def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
+    """:raises DecodeError: it is none."""
+    try:
+        _, _, name_bytes, _, status_bytes = _QUERY.unpack_from(body)
+        at = _QUERY.size + status_bytes
+        statement = body[at + name_bytes + 1 :]
+        if is_compressed:
+            statement = inflate(statement)
+        return Query(body[at : at + name_bytes].decode(), statement.decode(errors="replace"))
+    except (struct.error, zlib.error, IndexError, UnicodeDecodeError) as error:
+        raise DecodeError(f"a statement in the binlog cannot be read ({error}); report this") from None
+
+
+def inflate(data: bytes) -> bytes:
+    """What MariaDB compressed: a byte that says how many bytes the length has, the length, zlib's stream."""
+    return zlib.decompress(data[1 + (data[0] & 7) :])
+
+
+def parse_table_name(body: bytes) -> tuple[str, str]:
+    """Schema and table of a table map."""
+    at = _TABLE_MAP_HEAD
+    schema_name = body[at + 1 : at + 1 + body[at]]
+    at += body[at] + 2
+    return schema_name.decode(errors="replace"), body[at + 1 : at + 1 + body[at]].decode(errors="replace")
+
+
+def parse_heartbeat_v2(body: bytes) -> int:
+    """The position, which has 64 bits here; 0 when it tells none."""
+    for number, field in _fields(body):
+        if number == 2:
+            return _lenenc(field, 0)[0]
+    return 0
+
+
+def parse_payload(body: bytes) -> tuple[int, int]:
+    """How the events of a compressed transaction are compressed, and where in ``body`` they begin."""
+    compression, at = ZSTD, 0
+    while (number := body[at]) != _PAYLOAD_END:
+        length, start = _lenenc(body, at + 1)
+        if number == _PAYLOAD_COMPRESSION:
+            compression = _lenenc(body, start)[0]
+        at = start + length
+    return compression, at + 1
+
+
+def parse_xa_prepare(body: bytes) -> tuple[bool, bytes]:
+    """Whether it commits at once, and its name."""
+    (first_bytes, second_bytes) = struct.unpack_from("<II", body, 5)
+    return body[0] != 0, body[1:5] + body[13 : 13 + first_bytes + second_bytes]
+
+
+def parse_incident(body: bytes) -> str:
+    """What the server says of the gap that it left."""
+    return body[3 : 3 + body[2]].decode(errors="replace") if len(body) > 2 else ""
+
+
+def parse_error(packet: bytes) -> tuple[int, str]:
+    """Number and text of an error packet, from behind its marker."""
+    text = packet[2:]
+    return int.from_bytes(packet[:2], "little"), (text[6:] if text[:1] == b"#" else text).decode(errors="replace")
+
+
+def parse_tagged_gtid(body: bytes) -> TaggedGtid:
+    """MySQL's newer serialization: numbers of one to nine bytes, fields by number, unknown ones at the end."""
+    reader = _Numbers(body)
+    for _ in range(3):  # version, size, last field that must be understood
+        reader.number()
+    source, tag, number, time_us = "", "", 0, 0
+    while reader:
+        match reader.number():
+            case 0 | 4 | 5:
+                reader.number()
+            case 1:
+                source = str(UUID(bytes=bytes(reader.number() for _ in range(16))))
+            case 2:
+                number = reader.number() >> 1  # its lowest bit is the sign
+            case 3:
+                tag = reader.text(reader.number())
+            case 6:
+                time_us = reader.number()
+            case _:
+                break
+    return TaggedGtid(f"{source}:{tag}" if tag else source, number, time_us)
+
+
+class _Numbers:
+    """The ones that the first byte ends with count the bytes that follow it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def number(self) -> int:
+        first = self._data[self._at]
+        more = (~first & (first + 1)).bit_length() - 1
+        word = int.from_bytes(self._data[self._at : self._at + 1 + more], "little")
+        self._at += 1 + more
+        return word >> min(more + 1, 8)
+
+    def text(self, length: int) -> str:
+        self._at += length
+        return self._data[self._at - length : self._at].decode()
+
+
+def _fields(body: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(body) and body[at] != 0:
+        length, start = _lenenc(body, at + 1)
+        yield body[at], body[start : start + length]
+        at = start + length
+
+
+def _lenenc(data: bytes, at: int) -> tuple[int, int]:
+    if data[at] < 0xFB:
+        return data[at], at + 1
+    width = {0xFC: 2, 0xFD: 3}.get(data[at], 8)
+    return int.from_bytes(data[at + 1 : at + 1 + width], "little"), at + 1 + width

@@ -1,0 +1,135 @@
+"""Where a transaction begins: a Ts made of the server's epoch, the binlog file's number and the position in it.
+
+    server epoch (7 bits) | file number (24) | position of the GTID event (32)
+
+A Ts orders commits as the server did, is known from a transaction's first event, and grows over any number of files.
+The *epoch* grows when the source goes on at another server by GTID: positions of two servers cannot be compared.
+``ts - 1`` of the place where the next transaction may begin is resolved: everything at or below it has been read.
+
+``SourcePosition`` is the same place with all that is needed to go on there: it travels beside the Ts as opaque text.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from agent.errors import SourceConfigError, SourceError
+from reactor.ids import Ts
+
+#: the first event of every file lies behind four bytes of magic
+FIRST_POSITION: Final = 4
+_FILE_BITS, _POSITION_BITS = 24, 32
+_EPOCHS_MAX: Final = 127
+
+
+def pack(epoch: int, file_number: int, position: int) -> Ts:
+    """:raises SourceError: a number that a Ts has no room for."""
+    if not (0 <= epoch <= _EPOCHS_MAX and 0 <= file_number < 1 << _FILE_BITS and 0 <= position <= 1 << _POSITION_BITS):
+        raise SourceError(f"server epoch {epoch}, binlog file {file_number}, position {position} do not fit into a Ts")
+    return Ts((epoch << (_FILE_BITS + _POSITION_BITS)) + (file_number << _POSITION_BITS) + position)
+
+
+def unpack(ts: Ts) -> tuple[int, int, int]:
+    """Epoch, file number, position."""
+    file = ts >> _POSITION_BITS
+    return file >> _FILE_BITS, file & ((1 << _FILE_BITS) - 1), ts & ((1 << _POSITION_BITS) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogPosition:
+    """A place in one server's binlog."""
+
+    file: str
+    position: int = FIRST_POSITION
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.position}"
+
+
+def split_file_name(name: str) -> tuple[str, int]:
+    """``mysql-bin.000012``: the name all files share, and this one's number.
+
+    :raises SourceConfigError: not a binlog's name.
+    """
+    found = re.fullmatch(r"(.+)\.(\d+)", name, re.DOTALL)
+    if found is None:
+        raise SourceConfigError(f"{name[:80]!r} is no binlog file; SHOW BINARY LOGS lists them")
+    return found[1], int(found[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One server's reign: ``server`` is what tells it from others, ``base`` its binlog's name without the number, and
+    ``gtid`` the set that had been read when it began."""
+
+    number: int
+    server: str
+    base: str
+    gtid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePosition:
+    """Everything before it has been read, ``gtid`` among it; the newest of ``epochs`` says in whose binlog it lies."""
+
+    epochs: tuple[Epoch, ...]
+    file_number: int
+    #: how many digits the number has in the file's name
+    digits: int
+    position: int
+    gtid: str = ""
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.epochs[-1]
+
+    @property
+    def ts(self) -> Ts:
+        """Of a transaction that begins exactly here: nothing that comes later has a smaller one."""
+        return pack(self.epoch.number, self.file_number, self.position)
+
+    @property
+    def resolved(self) -> Ts:
+        return Ts(self.ts - 1)
+
+    @property
+    def binlog(self) -> BinlogPosition:
+        """Where to go on. A position that fills its 32 bits is the end of an overlong file: the next one follows."""
+        ts = self.ts
+        _, number, position = unpack(ts)
+        return BinlogPosition(f"{self.epoch.base}.{number:0{self.digits}d}", max(position, FIRST_POSITION))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "SourcePosition":
+        """:raises SourceError: not what ``to_json`` wrote."""
+        try:
+            fields = json.loads(text)
+            epochs = tuple(Epoch(**epoch) for epoch in fields.pop("epochs"))
+            return cls(epochs=epochs, **fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise SourceError("the recorded position of the binlog is damaged; create the changefeed again") from error
+
+
+def first_epoch(server: str, binlog: BinlogPosition, gtid: str = "") -> SourcePosition:
+    """The position at which a changefeed begins."""
+    return _at(binlog, (), Epoch(0, server, split_file_name(binlog.file)[0], gtid), gtid)
+
+
+def next_epoch(before: SourcePosition, server: str, binlog: BinlogPosition) -> SourcePosition:
+    """The same set of transactions in the binlog of another server.
+
+    :raises SourceError: no epoch is left.
+    """
+    epoch = Epoch(before.epoch.number + 1, server, split_file_name(binlog.file)[0], before.gtid)
+    return _at(binlog, before.epochs, epoch, before.gtid)
+
+
+def _at(binlog: BinlogPosition, earlier: tuple[Epoch, ...], epoch: Epoch, gtid: str) -> SourcePosition:
+    pack(epoch.number, 0, 0)
+    number = split_file_name(binlog.file)[1]
+    digits = len(binlog.file) - len(epoch.base) - 1
+    return SourcePosition((*earlier, epoch), number, digits, binlog.position, gtid)
