@@ -1,4 +1,4 @@
-"""What the end-to-end benchmarks stand on: etcd, PostgreSQL and one capture as processes, and eyes on what they use.
+"""What the end-to-end benchmarks stand on: etcd, a database and one capture as processes, and eyes on what they use.
 
 The capture runs as a user's does (``python -m capture server``), so its figures are those of a user.
 """
@@ -17,14 +17,13 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks._servers import PostgresServer, Server, last_ts
 from capture.client import Client
 from capture.cluster import ChangefeedSpec, ChangefeedView
-from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
-from capture.embedded.postgres import tool
+from capture.embedded import EmbeddedEtcd, children, places
 from reactor.errors import WeirError
 from reactor.records import FeedState, Mode, SinkMode, Unit
 
-DATABASE = "bench"
 _POLL_S = 0.02
 _WATCH_S = 0.1
 _TIMEOUT_S = 600.0
@@ -51,27 +50,26 @@ class Usage:
 class Bed:
     """Made by ``bed()``."""
 
-    def __init__(self, directory: Path, postgres: EmbeddedPostgres, address: str, capture: children.Child) -> None:
+    def __init__(self, directory: Path, server: Server, address: str, capture: children.Child) -> None:
         self.directory = directory
-        self.postgres = postgres
+        self.server = server
         self.address = address
         self.capture = capture
         self.client = Client(address)
 
     def execute(self, sql: str) -> list[list[object]]:
-        return self.postgres.execute(sql, database=DATABASE)
+        return self.server.execute(sql)
 
     def last_ts(self) -> int:
-        rows = self.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
-        return int(str(rows[0][0])) - 1
+        return last_ts(self.server)
 
     def run_tool(self, *command: str) -> float:
-        """Run one of PostgreSQL's programs; seconds it took."""
-        environment = self.postgres.environment(DATABASE)
+        """Run one of the database's programs; seconds it took."""
+        argv, environment = self.server.command(*command)
         started = time.monotonic()
         log = self.directory / "tools.log"
         with log.open("ab") as output:
-            child = children.spawn([tool(command[0]), *command[1:]], output=output, environment=environment)
+            child = children.spawn(argv, output=output, environment=environment)
             code = child.wait()
         if code:
             raise WeirError(f"{command[0]} ended with code {code}: {log.read_text()[-500:]}")
@@ -79,9 +77,9 @@ class Bed:
 
     @contextmanager
     def tool_running(self, *command: str) -> Iterator[children.Child]:
-        environment = self.postgres.environment(DATABASE)
+        argv, environment = self.server.command(*command)
         with (self.directory / "tools.log").open("ab") as output:
-            child = children.spawn([tool(command[0]), *command[1:]], output=output, environment=environment)
+            child = children.spawn(argv, output=output, environment=environment)
         try:
             yield child
         finally:
@@ -91,7 +89,7 @@ class Bed:
         """A changefeed over everything in the database."""
         spec = ChangefeedSpec(
             changefeed_id=name,
-            source_uri=self.postgres.uri(DATABASE),
+            source_uri=self.server.uri,
             sink_uri=f"delta+file://{self.lake(name)}",
             mode=mode,
             sink_mode=sink_mode,
@@ -171,19 +169,18 @@ class Bed:
 
 
 @contextmanager
-def bed() -> Iterator[Bed]:
+def bed(server_class: Callable[[Path], Server] = PostgresServer) -> Iterator[Bed]:
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
         EmbeddedEtcd(Path(name) / "etcd") as etcd,
-        EmbeddedPostgres(Path(name) / "postgres") as postgres,
+        server_class(Path(name)) as server,
     ):
-        postgres.create_database(DATABASE)
         address = f"127.0.0.1:{places.free_port()}"
         command = [sys.executable, "-m", "capture", "server", "--etcd", etcd.url, "--addr", address]
         command += ["--data-dir", str(Path(name) / "capture"), "--log-file", str(Path(name) / "capture.log")]
         capture = children.spawn(command, output=subprocess.DEVNULL)
         try:
-            found = Bed(Path(name), postgres, address, capture)
+            found = Bed(Path(name), server, address, capture)
             _wait_up(found)
             yield found
         finally:

@@ -6,7 +6,8 @@ The peer reads the same changes from a slot of its own to /dev/null: the server'
 import time
 from typing import Any
 
-from benchmarks._bed import DATABASE, Bed, bed
+from benchmarks._bed import Bed, bed
+from benchmarks._servers import DATABASE
 from reactor.records import Mode, SinkMode
 
 ROWS = 1_000_000

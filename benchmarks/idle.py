@@ -5,7 +5,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks._bed import DATABASE, bed
+from benchmarks._bed import bed
+from benchmarks._servers import DATABASE
 from reactor.records import SinkMode
 
 SECONDS = 20.0

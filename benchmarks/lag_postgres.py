@@ -7,7 +7,8 @@ commits to pg_recvlogical: its write lag, looked at as often.
 import time
 from typing import Any
 
-from benchmarks._bed import DATABASE, Bed, bed
+from benchmarks._bed import Bed, bed
+from benchmarks._servers import DATABASE
 from capture.lag import LagMeter
 from reactor.records import SinkMode
 

@@ -1,0 +1,99 @@
+"""The databases that the end-to-end benchmarks replicate, each with its own tools."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from agent.sources import open_source
+from agent.sources.source import Scope
+from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
+from capture.embedded.mariadb import USER
+from capture.embedded.postgres import tool
+from reactor.records import ChangefeedConfig, SinkMode
+
+DATABASE = "bench"
+
+
+class Server(Protocol):
+    """A context manager: it runs inside the block."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def uri(self) -> str: ...
+
+    def execute(self, sql: str) -> list[list[object]]: ...
+
+    def command(self, name: str, *arguments: str) -> tuple[list[str], Mapping[str, str]]:
+        """One of the server's tools as a command line, and the environment that lets it in."""
+        ...
+
+
+class PostgresServer:
+    """PostgreSQL with a database of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._part = EmbeddedPostgres(directory / "postgres")
+
+    def __enter__(self) -> Self:
+        self._part.start()
+        self._part.create_database(DATABASE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._part.stop()
+
+    @property
+    def uri(self) -> str:
+        return self._part.uri(DATABASE)
+
+    def execute(self, sql: str) -> list[list[object]]:
+        return self._part.execute(sql, database=DATABASE)
+
+    def command(self, name: str, *arguments: str) -> tuple[list[str], Mapping[str, str]]:
+        return [str(tool(name)), *arguments], self._part.environment(DATABASE)
+
+
+class MariaServer:
+    """MariaDB with a database of its own; its tool is sysbench."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.part = EmbeddedMariaDB(directory / "mariadb", settings={"max_binlog_size": "1G", "sync_binlog": "0"})
+
+    def __enter__(self) -> Self:
+        self.part.start()
+        self.part.create_database(DATABASE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.part.stop()
+
+    @property
+    def uri(self) -> str:
+        return self.part.uri(DATABASE)
+
+    def execute(self, sql: str) -> list[list[object]]:
+        return self.part.execute(sql, database=DATABASE)
+
+    def command(self, name: str, *arguments: str) -> tuple[list[str], Mapping[str, str]]:
+        secret = self._directory / "sysbench.cnf"
+        secret.touch(mode=0o600)
+        secret.write_text(f"mysql-password={self.part.password}\n")
+        settings = {"db-driver": "mysql", "mysql-socket": self.part.socket, "mysql-user": USER, "mysql-db": DATABASE}
+        options = [f"--{key}={value}" for key, value in settings.items()]
+        return [name, f"--config-file={secret}", *options, *arguments], {}
+
+
+def last_ts(server: Server) -> int:
+    """No commit of the past lies above it."""
+    return open_source(server.uri, Scope("bench", "bench", SinkMode.UPSERT, ChangefeedConfig())).current_ts()
