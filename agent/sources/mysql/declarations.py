@@ -53,8 +53,8 @@ class Declarations:
     def declare(self, body: bytes, *, txn: int) -> int:
         """Take in a table map that the kernels do not know; ``txn`` is the transaction it belongs to."""
         meaning = body[_MAP_ID_BYTES:]
-        slot = self._slots.get(meaning)
-        if slot is None:
+        slot = self._slots.get(meaning, ABSENT)
+        if slot == ABSENT or (slot != UNWANTED and slot != self.newest_slot(self.schemas[slot].table_id)):
             slot = self._slots[meaning] = self._new_slot(body)
         self._place(body, slot, txn)
         return slot

@@ -72,7 +72,7 @@ UNKNOWN_TABLE, MALFORMED, OUT_OF_ORDER, BAD_CHECKSUM = 6, 7, 8, 9
 UNWANTED = -1
 ABSENT = -2
 
-#: cells of a line of ``maps``: id + 1 (0 is free), slot, where its bytes are kept, how many, the last transaction with it
+#: cells of a line of ``maps``: id + 1 (0 is free), slot, where its bytes are kept, how many, last transaction with it
 MAP_CELLS = 5
 #: cells of a line of ``gtids``: domain, server, sequence | both halves of the UUID, first and last number
 GTID_CELLS = 4
@@ -346,7 +346,7 @@ def _control(tables: Any, data: Bytes, start: int, end: int, event: int, state: 
     if not _is_sound(tables, data, start, end, state):
         return BAD_CHECKSUM
     if event == wire.XID:
-        return finish(state, gtids) if state[IN_TXN] == BEGUN else MALFORMED  # type: ignore[no-any-return]
+        return finish(state, gtids) if state[IN_TXN] == BEGUN else MALFORMED
     if event == wire.QUERY:
         return _query(data, start, end, state, gtids)  # type: ignore[no-any-return]
     if event == wire.MARIADB_GTID:
@@ -373,7 +373,7 @@ def _packet_bytes(data: Bytes, filled: int, state: Ints) -> int:
             size = 4 + read_u24(data, at)
             if size == 4 + _LONGEST:
                 return -1
-    return size if at + size <= filled else 0  # type: ignore[no-any-return]
+    return size if at + size <= filled else 0
 
 
 @kernel(types.int64(TABLES, _BYTES, types.int64, _INTS, _LINES, DATA, _LINES, _LINES))
