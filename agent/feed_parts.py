@@ -6,18 +6,19 @@ that is harmless: the sink's record, the log's epoch and the unit's record refus
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import TypeVar
 
 import anyio
 from anyio import CapacityLimiter, from_thread, to_thread
 
 from agent.effects import StartUnit
-from agent.errors import NEW_SNAPSHOT, SinkConfigError, SinkFencedError
+from agent.errors import NEW_SNAPSHOT, JobTimeoutError, SinkConfigError, SinkFencedError, SinkTimeoutError
 from agent.flush import job
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
 from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
+from agent.patience import Patience, run_patiently
 from agent.ports import Executor, Sink
 from agent.sinks import open_sink
 from agent.sources import open_source
@@ -43,8 +44,9 @@ from reactor.records import (
     UnitStage,
 )
 
-_WATCH_S = 1.0
+T = TypeVar("T")
 
+_WATCH_S = 1.0
 
 #: spans of one changefeed that ask the sink at once
 _OPENERS = 8
@@ -141,7 +143,8 @@ class FeedParts:
             # what hangs once may hang again: until it does not, it holds one slot and leaves the others their own
             self._at_once = 1
             raise
-        self._at_once = None
+        if any(span.rows for span in flushed.spans):
+            self._at_once = None
         spans = [await self._look_again(span) if _is_fenced(span) else span for span in flushed.spans]
         return Flushed(tuple(spans), flushed.is_behind)
 

@@ -12,6 +12,7 @@ from time import time
 
 import structlog
 
+from agent.errors import JobTimeoutError, SinkTimeoutError
 from agent.parts import FlushLimits, Parts, SpanFlushed, SpanPosition
 from agent.references import Reference, Surroundings
 from reactor.errors import WeirError
@@ -22,6 +23,8 @@ _RETRY_S = 1.0
 _RETRY_MAX_S = 15.0
 #: failures in a row after which the changefeed's owner is told, and backs off for all of it
 _FAILURES_MAX = 5
+#: worth a word to people at once, since much time has passed
+_WARNED = frozenset({JobTimeoutError.code, SinkTimeoutError.code})
 
 _log = structlog.get_logger()
 
@@ -63,12 +66,20 @@ class FlusherStatistics:
 
 
 class Flusher:
-    """``report`` gives what happened to each span to its writer."""
+    """``report`` gives what happened to each span to its writer; ``warn`` tells people of what is tried again."""
 
-    def __init__(self, parts: Parts, limits: Limits, *, report: Callable[[SpanFlushed], None]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        limits: Limits,
+        *,
+        report: Callable[[SpanFlushed], None],
+        warn: Callable[[RunningError], None],
+    ) -> None:
         self._parts = parts
         self._limits = limits
         self._report = report
+        self._warn = warn
         self._positions: dict[TableSpan, SpanPosition] = {}
         self._me: Reference | None = None
         self._context: Surroundings | None = None
@@ -146,6 +157,8 @@ class Flusher:
 
     def _on_failure(self, due: list[SpanPosition], error: WeirError) -> None:
         told = RunningError(code=error.code, message=str(error), time=time(), retryable=error.retryable)
+        if error.code in _WARNED:
+            self._warn(told)
         self._settle(tuple(SpanFlushed(position, error=told) for position in due))
 
     def _try_again(self) -> None:

@@ -6,16 +6,18 @@ JVM. Positions (``Ts``) bound half-open ranges ``(from_ts, to_ts]``.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.patience import Patience
 from agent.schema import TableSchema
 from reactor.ids import TableSpan, Ts
 from reactor.records import SinkMode, TableRecord
+
+if TYPE_CHECKING:
+    from agent.patience import Patience
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -168,7 +170,7 @@ class Executor(Protocol):
         descriptors: Sequence[T],
         *,
         description: str,
-        patience: Patience | None = None,
+        patience: "Patience | None" = None,
         at_once: int | None = None,
     ) -> list[U]: ...
 

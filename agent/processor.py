@@ -75,7 +75,8 @@ Input = FromOwner | Moved | Happened | Told | AskStatistics | StopServing
 
 
 class Processor:
-    """``send`` gives a message to the owner; ``report`` tells the manager of an error; ``leave``: on ``LeaveAsked``."""
+    """``send`` gives a message to the owner; ``report`` tells the manager of an error and ``warn`` of a warning;
+    ``leave``: on ``LeaveAsked``."""
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class Processor:
         *,
         send: Callable[[Message], None],
         report: Callable[[RunningError], None],
+        warn: Callable[[RunningError], None],
         leave: Callable[[], None],
     ) -> None:
         self._agent = agent
@@ -92,7 +94,7 @@ class Processor:
         self._report = report
         self._leave = leave
         self._limits = Limits()
-        self._flusher = Flusher(parts, self._limits, report=self._on_flushed)
+        self._flusher = Flusher(parts, self._limits, report=self._on_flushed, warn=warn)
         self._flusher_ref: Reference | None = None
         self._context: Surroundings | None = None
         self._writers: dict[TableSpan, Reference] = {}

@@ -24,7 +24,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from agent import spark_session
-from agent.errors import JobError
+from agent.errors import JobError, JobTimeoutError
+from agent.patience import Patience
 from agent.spark_daemon import preload
 from reactor.errors import WeirError
 
@@ -60,10 +61,19 @@ class SparkExecutor:
         workers = (os.cpu_count() or 1) if spark_session.is_local(self._master) else 1
         self.map(_warm_up, list(range(workers)), description="warm up")
 
-    def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str) -> list[U]:
+    def map(
+        self,
+        function: Callable[[T], U],
+        descriptors: Sequence[T],
+        *,
+        description: str,
+        patience: Patience | None = None,
+        at_once: int | None = None,
+    ) -> list[U]:
         """See ``ports.Executor.map``.
 
         :raises JavaError: no Java, or one too old.
+        :raises JobTimeoutError: ``patience`` ended first.
         :raises JobError: Spark failed, or ``function`` raised; then ``code`` and ``retryable`` are those of its error.
         """
         if not descriptors:
@@ -71,10 +81,17 @@ class SparkExecutor:
         session = self._started()
         count = len(descriptors)
         tasks = _Tasks(_dumps(function), [_dumps(item) for item in descriptors])
+        data = session.range(0, count, 1, min(count, at_once or count)).mapInArrow(tasks.run, _RESULT)
         try:
-            rows = session.range(0, count, 1, count).mapInArrow(tasks.run, _RESULT).collect()
+            with spark_session.cancellable(session, self._master, patience):
+                rows = data.collect()
         except Exception as error:
             self._forget_if_dead(session)
+            if patience is not None and patience.is_over:
+                raise JobTimeoutError(
+                    f"Spark job cancelled ({description}): it did not end in time; see what hangs there, or give it "
+                    "more (flush-timeout-seconds); it is tried again"
+                ) from error
             raise JobError(f"Spark job failed ({description}): {_first_line(error)}; it is tried again") from error
         return _results(rows, description)
 

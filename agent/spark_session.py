@@ -11,8 +11,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -20,6 +23,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from agent.java import find_java
+from agent.patience import Patience
 
 #: For a session of our own; a user's settings win. Tiny plans run fastest without adaptive execution and without
 #: generated code; nothing here ever shuffles. Unix sockets: over TCP each task waits 40 ms for a delayed
@@ -87,6 +91,27 @@ def open_session(master: str, settings: Mapping[str, str], *, directory: Path) -
     if not is_local(master):
         _ship_packages(session)
     return session
+
+
+@contextmanager
+def cancellable(session: SparkSession, master: str, patience: Patience | None) -> Iterator[None]:
+    """The jobs that this thread starts inside are cancelled when ``patience`` ends, and what runs of them killed."""
+    if patience is None:
+        yield
+        return
+    job = f"weir-{uuid.uuid4().hex}"
+    if is_connect(master):
+        session.addTag(job)
+        cancel: Callable[[], object] = partial(session.interruptTag, job)
+    else:
+        session.sparkContext.setJobGroup(job, "", interruptOnCancel=True)
+        cancel = partial(session.sparkContext.cancelJobGroup, job)
+    try:
+        with patience.covers(cancel):
+            yield
+    finally:
+        if is_connect(master):
+            session.removeTag(job)
 
 
 def close_session(session: SparkSession) -> None:

@@ -127,6 +127,9 @@ class ProcessorHost:
         def report(error: RunningError) -> None:
             self._post(ProcessorReported(changefeed, info.epoch, error))
 
+        def warn(error: RunningError) -> None:
+            self._post(ProcessorReported(changefeed, info.epoch, error, is_warning=True))
+
         try:
             parts = self._plant.open(info)
         except WeirError as error:
@@ -137,7 +140,7 @@ class ProcessorHost:
         agent = Agent(self._capture, changefeed, gate=gate)
         if self.is_leaving:
             agent.stop_serving()
-        processor = Processor(agent, parts, send=self._send, report=report, leave=self.stop_serving)
+        processor = Processor(agent, parts, send=self._send, report=report, warn=warn, leave=self.stop_serving)
         cell: Cell[Input] = Cell(lambda: processor, f"processor-{changefeed}", mailbox_size=_MAILBOX_SIZE)
         self._processors[changefeed] = cell.ref
         self._tasks.start_soon(self._run, changefeed, cell, report, name=cell.name)

@@ -53,9 +53,7 @@ def flush(
     if plan.tasks:
         tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
         name = f"flush {context.changefeed}: {', '.join(tables)}"
-        written = context.executor.map(
-            run_flush, plan.tasks, description=name, patience=patience, at_once=at_once
-        )
+        written = context.executor.map(run_flush, plan.tasks, description=name, patience=patience, at_once=at_once)
         failpoints.reach(Point.FLUSH_BEFORE_COMMIT)
         results = context.sink.commit(plan.tasks, written)
         failpoints.reach(Point.FLUSH_AFTER_COMMIT)

@@ -70,7 +70,7 @@ class InlineExecutor:
         _, _, count = self.descriptions[0].rpartition("/")
         return len(set(self.descriptions)) == len(self.descriptions) == int(count)
 
-    def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str) -> list[U]:
+    def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str, **_: object) -> list[U]:
         self.descriptions.append(description)
         self.before(description)
         return [function(pickle.loads(pickle.dumps(descriptor))) for descriptor in descriptors]
@@ -198,7 +198,9 @@ def test_staged_rows_and_the_stream_after_them_are_the_source(source: Source, ma
     tables = [source.record("keyed", ["id"]), source.record("pair", ["a", "b"]), source.record("empty", ["id"])]
 
     class Writing(InlineExecutor):
-        def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str) -> list[U]:
+        def map(
+            self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str, **_: object
+        ) -> list[U]:
             if description == "dump public.keyed 3/5":
                 source.run(*_CHANGES)
             return super().map(function, descriptors, description=description)

@@ -90,6 +90,7 @@ class Rig:
         self.agent = agent
         self.sent: list[Body] = []
         self.reported: list[RunningError] = []
+        self.warned: list[RunningError] = []
         self.leaves = 0
         self.state = ClusterState("c")
 
@@ -144,6 +145,7 @@ async def rig() -> AsyncIterator[Rig]:
         parts,
         send=lambda m: built[0].on_sent(m),
         report=lambda e: built[0].on_reported(e),
+        warn=lambda e: built[0].warned.append(e),
         leave=lambda: built[0].on_leave(),
     )
     async with ActorSystem("test") as system:
