@@ -18,12 +18,12 @@ import structlog
 
 from capture.errors import CaptureNotFoundError, ChangefeedNotFoundError, JobRefusedError, MessagingError
 from capture.hosting import AGENT_TOPIC, Peers
-from owner.jobs import Job, SinkRead, UpstreamDropped
+from owner.jobs import Job, SinkCut, SinkRead, UpstreamDropped
 from owner.owner import Owner
 from owner.settings import OwnerSettings
 from reactor import keys
 from reactor.client import EtcdClient
-from reactor.effects import Answer, DropUpstream, Effect, Log, ReadSink, Resign, Send
+from reactor.effects import Answer, CutSink, DropUpstream, Effect, Log, ReadSink, Resign, Send
 from reactor.election import Election
 from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, SessionDoneError, WeirError
 from reactor.ids import CaptureId
@@ -40,6 +40,7 @@ _JOB_TIMEOUT_S = 60.0
 #: each starts what is asked for, and gives the outcome to the callback
 DropLater = Callable[[DropUpstream, Callable[[UpstreamDropped], None]], object]
 ReadLater = Callable[[ReadSink, Callable[[SinkRead], None]], object]
+CutLater = Callable[[CutSink, Callable[[SinkCut], None]], object]
 
 #: code of an answer → how it is raised; any other is a refusal
 _UNKNOWN: dict[object, type[WeirError]] = {
@@ -70,6 +71,7 @@ class Seat:
         settings: ReactorSettings,
         drop_upstream: DropLater,
         read_sink: ReadLater,
+        cut_sink: CutLater,
     ) -> None:
         self._capture = capture
         self._cluster = cluster
@@ -79,6 +81,7 @@ class Seat:
         self._settings = settings
         self._drop_upstream = drop_upstream
         self._read_sink = read_sink
+        self._cut_sink = cut_sink
         self._election = Election(client, session, prefix=keys.owner_prefix(cluster))
         self._worker: EtcdWorker | None = None
         self._waiting: dict[str, _Waiting] = {}
@@ -186,6 +189,9 @@ class Seat:
             case ReadSink():
                 if self._worker is not None:
                     self._read_sink(effect, self._worker.post)
+            case CutSink():
+                if self._worker is not None:
+                    self._cut_sink(effect, self._worker.post)
             case Resign():
                 self.resign()
             case Log(level, event, fields):

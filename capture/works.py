@@ -18,6 +18,7 @@ from agent.errors import LogStorageMismatchError, SinkConfigError
 from agent.feed_parts import Feed, FeedParts
 from agent.log.storage import claim
 from agent.parts import Parts
+from agent.ports import SpanCut
 from agent.sinks import open_sink
 from agent.sources import open_source
 from agent.sources.source import ComparisonSnapshot, Identity, Scope
@@ -26,10 +27,10 @@ from capture.cluster import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
 from capture.hosting import Plant
 from capture.secrets import Keeper, resolve
-from owner.jobs import SinkRead, TableRead, UpstreamDropped
+from owner.jobs import SinkCut, SinkRead, TableRead, UpstreamDropped
 from reactor import failpoints, keys
 from reactor.client import Compare, EtcdClient, Put, Target
-from reactor.effects import DropUpstream, ReadSink
+from reactor.effects import CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
@@ -48,6 +49,10 @@ class LifeWorks(Plant, Protocol):
 
     async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
         """Find out what the sink's readers see, and say it."""
+        ...
+
+    async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
+        """Give a table other spans at the sink, and say how it went."""
         ...
 
 
@@ -216,6 +221,8 @@ class _RealLifeWorks:
         self._state = state
         #: changefeeds whose sink is being asked
         self._read: set[ChangefeedId] = set()
+        #: changefeeds whose sink is being cut, and the table
+        self._cut: set[tuple[ChangefeedId, int]] = set()
 
     def open(self, info: ChangefeedInfo) -> Parts:
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
@@ -270,6 +277,32 @@ class _RealLifeWorks:
             return _read_sink(feed, effect)
         finally:
             self._read.discard(effect.changefeed)
+
+    async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
+        """Once at a time for a table, as ``read_sink``; what is asked again is the same."""
+        at = effect.changefeed, effect.table.table_id
+        said = partial(SinkCut, *at, effect.number, effect.ts)
+        if at in self._cut:
+            post(said(error="the sink has not answered yet"))
+            return
+        try:
+            if not await self._is_still_there(effect.info):
+                return
+            self._cut.add(at)
+            cut = partial(self._cut_table, self._works.feed(effect.info), effect)
+            post(said(await to_thread.run_sync(cut, abandon_on_cancel=True, limiter=CapacityLimiter(1))))
+        except WeirError as failure:
+            self._cut.discard(at)
+            post(said(error=str(failure)))
+
+    def _cut_table(self, feed: Feed, effect: CutSink) -> Ts:
+        try:
+            failpoints.reach(Point.CUT_BEFORE_SINK)
+            furthest_ts = feed.open_sink().cut(effect.table, SpanCut(effect.old, effect.new, effect.ts, effect.number))
+            failpoints.reach(Point.CUT_AFTER_SINK)
+            return furthest_ts
+        finally:
+            self._cut.discard((effect.changefeed, effect.table.table_id))
 
     async def _is_still_there(self, info: ChangefeedInfo) -> bool:
         """A request that comes late, after another owner has cleaned up, must not meet a successor of the same name."""

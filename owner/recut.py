@@ -66,6 +66,14 @@ class Recuts:
         away = [cut for cut in stored.values() if self._is_away(cut)]
         return [SpanPosition(TableSpan(cut.table_id), self._stands_at(cut)) for cut in away]
 
+    def waiting(self, stored: Mapping[int, TableCut]) -> str:
+        """Which tables nobody writes because they are being cut, and why that takes so long; empty without any."""
+        away = sorted(cut.table_id for cut in stored.values() if self._is_away(cut))
+        if not away:
+            return ""
+        trouble = [f": {self.trouble[id]}" for id in away if id in self.trouble]
+        return f"table {away[0]} is getting other spans{trouble[0] if trouble else ''}"
+
     def handle_cut(self, answer: SinkCut) -> None:
         """What the sink says."""
         self._answers[answer.table_id] = answer

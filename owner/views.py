@@ -10,14 +10,17 @@ from owner.changefeed import Changefeed
 from owner.feed_state import is_running
 from owner.run import Facts, Run
 from owner.scheduler.replication import ReplicationSet, SetState
+from owner.scheduler.spans import even_spans
 from owner.units import SOURCE
 from owner.workers import Stage
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.records import ChangefeedInfo, FeedState, Mode, RunningError, SinkMode, SyncPoint, Unit
+from reactor.records import ChangefeedInfo, FeedState, Mode, RunningError, SinkMode, SyncPoint, TableRecord, Unit
 from reactor.state import ChangefeedState
 
 #: Nothing is called blocked before it has stood still for so long.
 STILL_S = 5.0
+#: the state of spans that the sink does not have yet
+CUTTING = "cutting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ def _tables(run: Run | None, facts: Facts) -> tuple[TableView, ...]:
             key=table.key,
             checkpoint_ts=min((s.checkpoint.checkpoint_ts for s in sets.get(table.table_id, ())), default=0),
             resolved_ts=min((s.checkpoint.resolved_ts for s in sets.get(table.table_id, ())), default=0),
-            spans=tuple(_span(replication) for replication in sets.get(table.table_id, ())),
+            spans=tuple(_span(replication) for replication in sets.get(table.table_id, ())) or _cut(facts, table),
         )
         for table in (record.tables if record else ())
     )
@@ -170,6 +173,15 @@ def _span(replication: ReplicationSet) -> SpanView:
     return SpanView(
         str(replication.span), replication.primary or "", replication.state, at.checkpoint_ts, at.resolved_ts
     )
+
+
+def _cut(facts: Facts, table: TableRecord) -> tuple[SpanView, ...]:
+    """The spans that a table is getting, while nobody writes it."""
+    cut = facts.cuts.get(table.table_id)
+    if cut is None or cut.under_way is None:
+        return ()
+    spans, ts = even_spans(table.table_id, cut.under_way.spans), cut.under_way.ts
+    return tuple(SpanView(str(span), "", CUTTING, ts, ts) for span in spans)
 
 
 def _blocked_by(changefeed: Changefeed, feed: ChangefeedState, facts: Facts, limits: Limits, now: float) -> str:
@@ -233,6 +245,8 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
     head, status = facts.head, facts.status
     if head is None:
         return "sync: the change log has not begun"
+    if cutting := run.recuts.waiting(facts.cuts):
+        return cutting
     homeless = [replication for replication in run.coordinator.sets.values() if replication.primary is None]
     if homeless or not run.coordinator.sets:
         return f"{len(homeless) or 'all'} table spans have no writer yet"

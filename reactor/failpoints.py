@@ -50,6 +50,9 @@ class Point(StrEnum):
     SPAN_OPENED = "span-opened"
     #: told to run, not yet among the spans that are flushed
     SPAN_TOLD = "span-told"
+    #: a table's spans are stopped and the cut is written down; the sink has not taken it yet, or has
+    CUT_BEFORE_SINK = "cut-before-sink"
+    CUT_AFTER_SINK = "cut-after-sink"
     #: on an executor: files are written, nobody knows of them
     FLUSH_WRITTEN = "flush-written"
     FLUSH_BEFORE_COMMIT = "flush-before-commit"

@@ -16,7 +16,7 @@ from agent.errors import LogError, SinkFencedError, SlotInUseError
 from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
 from agent.log.storage import Entry
-from agent.ports import SegmentRef
+from agent.ports import SegmentRef, SpanCut
 from reactor.ids import TableSpan, Ts
 from reactor.records import TableRecord
 
@@ -156,10 +156,11 @@ class StorageReader(LogReader):
 
 @dataclass(slots=True)
 class SinkTable:
-    """``records``: how far each span is; ``rows``: numbers of the events that were applied."""
+    """``records``: how far each span is; ``rows``: numbers of the events that were applied; ``cuts``: so many."""
 
     records: dict[TableSpan, Ts] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
+    cuts: int = 0
 
 
 class Sink:
@@ -179,8 +180,33 @@ class Sink:
             self._note(f"table {table_id} loaded at {start_ts}")
 
     def recorded_ts(self, span: TableSpan) -> Ts | None:
+        """:raises SinkFencedError: the table has other spans now."""
         table = self.tables.get(span.table_id)
+        if table is not None and table.cuts and span not in table.records:
+            raise SinkFencedError(f"{span} is no span of its table any more; this writer is late")
         return table.records.get(span) if table else None
+
+    def cut(self, order: SpanCut) -> Ts:
+        """As ``agent.sinks.delta_cut``; and it knows whether a change lies between the old spans and the new ones.
+
+        :raises SinkFencedError: the table has had a later cut.
+        """
+        table = self.tables[order.new[0].table_id]
+        if table.cuts == order.number:
+            return order.ts
+        if table.cuts > order.number:
+            raise SinkFencedError(f"cut {order.number} comes after cut {table.cuts}; it is late")
+        if sorted(order.old) != sorted(table.records) or table.cuts != order.number - 1:
+            raise ViolationError(f"{order} where the sink has {table.records} at cut {table.cuts}")
+        if max(table.records.values()) > order.ts:
+            return max(table.records.values())
+        for span, recorded in table.records.items():
+            lost = [event.number for event in self._upstream.between(recorded, order.ts) if event.is_of(span)]
+            if lost:
+                raise ViolationError(f"{order} loses {lost}, which {span} has not written yet: it is at {recorded}")
+        table.records, table.cuts = dict.fromkeys(order.new, order.ts), order.number
+        self._note(f"table {order.new[0].table_id} has {len(order.new)} spans from {order.ts} on")
+        return order.ts
 
     def commit(self, span: TableSpan, from_ts: Ts, to_ts: Ts, rows: list[RowEvent], writer: str) -> None:
         """Rows and record, or nothing.

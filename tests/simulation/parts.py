@@ -131,7 +131,10 @@ class SimulatedParts:
     async def _look_again(self, span: SpanFlushed) -> SpanFlushed:
         """As ``agent.feed_parts`` does."""
         before = span.position
-        position = await self.open_span(before.table, before.span, before.checkpoint_ts)
+        try:
+            position = await self.open_span(before.table, before.span, before.checkpoint_ts)
+        except SinkFencedError:
+            return span
         return SpanFlushed(position) if position.recorded_ts > before.recorded_ts else span
 
     # Units

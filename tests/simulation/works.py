@@ -2,19 +2,21 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
 from agent.errors import SinkConfigError, SourceUnreachableError
 from agent.parts import Parts
+from agent.ports import SpanCut
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.secrets import Keeper
 from capture.works import LifeWorks
-from owner.jobs import SinkRead, TableRead, UpstreamDropped
+from owner.jobs import SinkCut, SinkRead, TableRead, UpstreamDropped
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Target
-from reactor.effects import DropUpstream, ReadSink
+from reactor.effects import CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, Ts
 from reactor.records import ChangefeedInfo, SealedUri, UnitRecord
@@ -125,6 +127,16 @@ class SimulatedLifeWorks:
             TableRead(str(id), str(len(table.rows)), max(table.records.values())) for id, table in records if table
         )
         post(SinkRead(effect.changefeed, effect.ts, tuple(found)))
+
+    async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
+        sink = self._node.world.outside.sinks[effect.info.sink.sealed]
+        order = SpanCut(effect.old, effect.new, effect.ts, effect.number)
+        said = partial(SinkCut, effect.changefeed, effect.table.table_id, effect.number, effect.ts)
+        try:
+            if await self._is_still_there(effect.info):
+                post(said(await self._node.in_thread(self._ask(lambda: sink.cut(order)))))
+        except WeirError as failure:
+            post(said(error=str(failure)))
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
         """In the order of ``capture.works``: a look, the source, a list of files, a look, the files."""

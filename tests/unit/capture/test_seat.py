@@ -45,6 +45,7 @@ async def member(etcd: MemoryEtcd, name: str) -> AsyncIterator[tuple[Seat, Sessi
             settings=ReactorSettings(),
             drop_upstream=lambda _effect, _post: None,
             read_sink=lambda _effect, _post: None,
+            cut_sink=lambda _effect, _post: None,
         )
         tasks.start_soon(seat.run)
         yield seat, session
