@@ -13,7 +13,7 @@ from owner.settings import OwnerSettings
 from owner.views import ChangefeedView
 from reactor import keys
 from reactor.client import Event
-from reactor.effects import Answer, ApplySchema, Commit, DropUpstream, Effect, Log, ReadSink, Send, WakeAt
+from reactor.effects import Answer, ApplySchema, Commit, CutSink, DropUpstream, Effect, Log, ReadSink, Send, WakeAt
 from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import Message, SpanCheckpoint
@@ -97,6 +97,7 @@ class SmallCluster:
         self.answers: dict[str, Answer] = {}
         self.dropped: list[DropUpstream] = []
         self.reads: list[ReadSink] = []
+        self.cuts: list[CutSink] = []
         self.schemas: list[ApplySchema] = []
         self.logs: list[Log] = []
         self.jobs: list[object] = []
@@ -214,6 +215,8 @@ class SmallCluster:
                 self.dropped.append(effect)
             case ReadSink():
                 self.reads.append(effect)
+            case CutSink():
+                self.cuts.append(effect)
             case ApplySchema():
                 self.schemas.append(effect)
             case Log():
