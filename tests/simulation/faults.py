@@ -30,18 +30,21 @@ class Faults:
             (4, self._stop),
             (3, self._cut_from_etcd),
             (3, self._cut_between),
+            (1, self._lose_etcd),
+            (1, self._kill_owner),
             (2, self._reset_streams),
             (2, self._compact),
             (2, self._leave),
         ]
         # some kinds are left out: what one fault brings to light another may cover up
         self._kinds = [kind for weight, kind in kinds for _ in range(weight) if self._random.random() < 0.7]
-        self._pace_s = self._random.choice((0.7, 1.5, 3.0))
+        self._pace_s = self._random.choice((0.5, 1.2, 2.5))
 
     async def rage(self, seconds: float, operator: "Operator") -> None:
         until = self._world.loop.time() + seconds
+        pace_s = self._pace_s * (3 / len(self._world.nodes)) ** 0.5
         while self._world.loop.time() < until and not self._world.violations:
-            await anyio.sleep(self._random.expovariate(1 / self._pace_s))
+            await anyio.sleep(self._random.expovariate(1 / pace_s))
             if self._kinds and self._random.random() < 0.7:
                 self._random.choice(self._kinds)()
             else:
@@ -66,6 +69,14 @@ class Faults:
             node.kill(quietly=self._random.random() < 0.3)
             self._after(node.start)
 
+    def _kill_owner(self) -> None:
+        """Whoever thinks it is."""
+        owners = [node for node in self._world.nodes if node.is_up and node.capture and node.capture.cluster.is_owner]
+        if owners:
+            node = self._random.choice(owners)
+            node.kill(quietly=self._random.random() < 0.5)
+            self._after(node.start)
+
     def _leave(self) -> None:
         if node := self._any_node():
             node.leave()
@@ -84,6 +95,19 @@ class Faults:
             self._world.note(f"{node.name} cut from etcd")
             way.cut()
             self._after(way.heal, f"{node.name} reaches etcd again")
+
+    def _lose_etcd(self) -> None:
+        """For all at once, as when it is restarted."""
+        ways = [node.way for node in self._world.nodes if node.way is not None and not node.way.is_cut]
+        self._world.note("etcd is down")
+        for way in ways:
+            way.cut()
+
+        def heal() -> None:
+            for way in ways:
+                way.heal()
+
+        self._after(heal, "etcd is up again")
 
     def _cut_between(self) -> None:
         """Between one and all others, or one and another; one way or both."""

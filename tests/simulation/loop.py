@@ -7,11 +7,12 @@ SIGSTOP and SIGCONT. Nothing here has a thread, a socket or a random number: the
 """
 
 import asyncio
-from asyncio import base_events, events
+from asyncio import base_events, events, mixins, tasks
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from heapq import heappush
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -139,6 +140,26 @@ class _OrderedSet(dict[Any, None]):
 
     def remove(self, item: Any) -> None:
         del self[item]
+
+
+@contextmanager
+def known_loop(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Whoever asks which loop runs is told at once: asyncio would ask the system for the process first, each time."""
+    of_loop = tasks._current_tasks.get  # type: ignore[attr-defined]
+
+    def running() -> asyncio.AbstractEventLoop:
+        return loop
+
+    def current(of: asyncio.AbstractEventLoop | None = None) -> asyncio.Task[Any] | None:
+        found: asyncio.Task[Any] | None = of_loop(loop)
+        return found
+
+    with ExitStack() as stack:
+        for place in (asyncio, backend):
+            stack.enter_context(mock.patch.object(place, "get_running_loop", running))
+            stack.enter_context(mock.patch.object(place, "current_task", current))
+        stack.enter_context(mock.patch.object(mixins, "events", SimpleNamespace(_get_running_loop=running)))
+        yield
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 ``simulate(seed)`` is a pure function of its seed and answers what was found.
 """
 
+import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from random import Random
@@ -20,6 +21,9 @@ from tests.simulation.world import World, closed_world
 
 _LOOK_S = 0.25
 _CALM_TRAFFIC_S = 3.0
+#: how many runs end with a comparison, which is only a question of time then
+_COMPARED_SHARE = 0.25
+_COMPARE_S = 60.0
 #: after the faults: lease, grace, the longest wait of a changefeed that has failed a few times
 _RECOVERY_S = 150.0
 
@@ -54,8 +58,8 @@ class Run:
         world.spawn(self._look())
         world.spawn(self._operator.create_feeds())
         traffic = world.spawn(self._traffic())
-        await anyio.sleep(self._random.uniform(3.0, 8.0))
-        await self._faults.rage(self._random.uniform(10.0, 35.0), self._operator)
+        await anyio.sleep(self._random.uniform(2.0, 6.0))
+        await self._faults.rage(self._random.uniform(8.0, 26.0) * _haste(len(world.nodes)), self._operator)
         world.note("--- the faults are over")
         self._faults.end()
         started = world.loop.time()
@@ -68,6 +72,17 @@ class Run:
         self.recovery_s = world.loop.time() - started
         for what in self._unsettled() if not world.violations else ():
             world.violate(f"not settled after {self.recovery_s:.0f} s: {what}")
+        if self._random.random() < _COMPARED_SHARE and not world.violations:
+            await self._compare()
+
+    async def _compare(self) -> None:
+        """What runs can be compared with its source while that goes on."""
+        traffic = self._world.spawn(self._traffic())
+        with anyio.move_on_after(_COMPARE_S) as waiting:
+            await self._operator.compare_all()
+        traffic.cancel()
+        if waiting.cancelled_caught:
+            self._world.violate(f"not compared within {_COMPARE_S:.0f} s")
 
     async def _look(self) -> None:
         while True:
@@ -152,4 +167,10 @@ def _run(world: World, loop: SimulationLoop) -> Outcome:
 
 
 def _cluster_size(random: Random) -> int:
-    return random.choice((3, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 7))
+    """Most bugs need three captures at most, and a big cluster takes as long as several small ones."""
+    return random.choices((3, 4, 5, 7, 10, 15, 20), weights=(60, 16, 10, 7, 4, 2, 1))[0]
+
+
+def _haste(nodes: int) -> float:
+    """More captures see as many faults in a shorter time."""
+    return min(1.0, 2.0 / math.sqrt(nodes))

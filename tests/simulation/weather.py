@@ -39,7 +39,7 @@ class Weather:
             etcd=conditions,
             slow_storage=maybe(0.2),
             slow_flush=maybe(0.2),
-            hang_s=random.choice((0.5, 3.0, 15.0)),
+            hang_s=random.choice((0.5, 3.0, 15.0, 40.0)),
             lose_storage_answer=maybe(0.05),
             break_source=maybe(0.05),
             break_stream=maybe(0.01),

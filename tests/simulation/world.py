@@ -19,7 +19,7 @@ from reactor.errors import WeirError
 from reactor.worker import EtcdWorker
 from tests.simulation.checks import Checks
 from tests.simulation.etcd import SeenEtcd
-from tests.simulation.loop import SimulationLoop, context_of, ordered_cancellation
+from tests.simulation.loop import SimulationLoop, context_of, known_loop, ordered_cancellation
 from tests.simulation.network import Network
 from tests.simulation.node import Node
 from tests.simulation.outside import Outside, ViolationError
@@ -176,6 +176,7 @@ def closed_world(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_no_collection())
         stack.enter_context(ordered_cancellation())
+        stack.enter_context(known_loop(world.loop))
         stack.enter_context(mock.patch("uuid.uuid4", new_id))
         stack.enter_context(mock.patch.object(EtcdWorker, "_tick", _watched(EtcdWorker._tick, world)))
         for clock in _CLOCKS:
