@@ -213,7 +213,7 @@ class Changefeed:
         """A barrier that changes is told to the captures in a round of its own, at once."""
         assert self.sync_points is not None, "made with the run"
         before = self.sync_points.hold_ts
-        effects = self.sync_points.tick(facts, run.positions(), now)
+        effects = self.sync_points.tick(facts, run.positions, now)
         return effects if self.sync_points.hold_ts == before else [*effects, WakeAt(now)]
 
     def _change_schemas(self, run: Run, facts: Facts, now: float) -> list[Effect]:

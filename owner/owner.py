@@ -5,6 +5,7 @@ owner is a new object, and learns everything from etcd and from the captures' an
 changefeed that one of them touched is ticked next time, from what has then been committed.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from owner import amendment, gc, jobs, views
@@ -106,25 +107,23 @@ class Owner:
         now: float,
     ) -> list[Effect]:
         effects: list[Effect] = []
+        loads = Counter(capture for changefeed in self.changefeeds.values() for capture in _workers_of(changefeed))
+        world = World(tuple(sorted(state.captures)), loads)
         for id in sorted(self.changefeeds):
             if id in touched:
                 effects.append(WakeAt(now))
                 continue
-            world = World(tuple(sorted(state.captures)), self._worker_loads())
+            changefeed = self.changefeeds[id]
+            before = _workers_of(changefeed)
             try:
-                effects += self.changefeeds[id].tick(state.changefeeds[id], messages.get(id, []), world, now)
+                effects += changefeed.tick(state.changefeeds[id], messages.get(id, []), world, now)
             except Exception as error:  # isolation is the point: one changefeed's fault stays its own
-                self.changefeeds[id].fail(error, now)
+                changefeed.fail(error, now)
                 fields = (("changefeed", id), ("error", f"{type(error).__name__}: {error}"))
                 effects += [Log("error", "a changefeed's tick failed", fields), WakeAt(now)]
+            loads.update(_workers_of(changefeed))
+            loads.subtract(before)
         return effects
-
-    def _worker_loads(self) -> dict[CaptureId, int]:
-        loads: dict[CaptureId, int] = {}
-        for changefeed in self.changefeeds.values():
-            for capture in changefeed.run.running_workers() if changefeed.run else ():
-                loads[capture] = loads.get(capture, 0) + 1
-        return loads
 
     def _on_upstream_dropped(self, event: jobs.UpstreamDropped) -> None:
         changefeed = self.changefeeds.get(event.changefeed)
@@ -259,6 +258,10 @@ def _running(changefeed: Changefeed) -> Coordinator:
     if changefeed.run is None:
         raise JobRefusedError(f"changefeed {changefeed.id} is not running; resume it first")
     return changefeed.run.coordinator
+
+
+def _workers_of(changefeed: Changefeed) -> list[CaptureId]:
+    return changefeed.run.running_workers() if changefeed.run else []
 
 
 def _refusal(job_id: str, error: OwnerError) -> Answer:

@@ -73,14 +73,6 @@ class Facts:
         """Those whose spans may be replicated; None while that is not known."""
         return tables_of(self.info.mode, self.record)
 
-    @property
-    def starts(self) -> dict[int, Ts] | None:
-        """Table → where its spans start: behind its snapshot, and behind what is known to be done."""
-        tables = self.tables
-        if tables is None:
-            return None
-        return {table.table_id: max(table.start_ts, self.status.checkpoint_ts) for table in tables}
-
 
 class Run:
     """The moving parts of one epoch."""
@@ -97,6 +89,10 @@ class Run:
         self.checkpoint_pulse = Pulse()
         self._settings = settings
         self._started_at = now
+        self._tables: tuple[TableRecord, ...] | None = None
+        self._starts: dict[int, Ts] = {}
+        #: tables that the scheduler was told to leave alone because they are being cut
+        self._away: frozenset[int] = frozenset()
 
     def tick(self, facts: Facts, messages: Sequence[Message], limits: Limits, world: World, now: float) -> list[Send]:
         """One round: what captures say, then spans, then workers.
@@ -104,7 +100,16 @@ class Run:
         :raises owner.errors.SpanError: the captures contradict each other.
         """
         cuts = self.recuts.cuts(facts.cuts)
-        effects = self.coordinator.poll(facts.starts, world.alive, messages, limits.barrier, now, cuts=cuts)
+        self._away = frozenset(id for id, spans in cuts.items() if not spans)
+        effects = self.coordinator.poll(
+            self._starts_of(facts),
+            world.alive,
+            messages,
+            limits.barrier,
+            now,
+            cuts=cuts,
+            floor_ts=facts.status.checkpoint_ts,
+        )
         self._note_workers(world, now)
         if self.workers.has_errors or not self._may_place_workers(now):
             return effects
@@ -112,13 +117,20 @@ class Run:
 
     def watermark(self, facts: Facts, limits: Limits, now: float) -> Watermark | None:
         """How far the changefeed is; None while that cannot be said."""
-        starts = facts.starts
+        starts = self._starts_of(facts)
         if starts is None:
             return None
         self.head_pulse.note(facts.head and (facts.head.resolved_ts, facts.head.resolved_time), now)
-        positions = [*self.positions(), *self.recuts.standing(facts.cuts)]
-        log_start_ts = max(starts.values(), default=Ts(0))
-        return advance(starts.keys(), positions, facts.head, limits, start_ts=log_start_ts)
+        standing = [at for at in self.recuts.standing(facts.cuts) if at.span.table_id in starts]
+        lowest = self.coordinator.lowest
+        if lowest is None or not self._away & starts.keys() <= {at.span.table_id for at in standing}:
+            return None
+        positions = [(at.checkpoint_ts, at.checkpoint_time) for at in standing]
+        if lowest.ts is not None:
+            positions.append((lowest.ts, lowest.time))
+        slowest = min(positions, key=lambda at: (at[0], -at[1]), default=None)
+        log_start_ts = max([facts.status.checkpoint_ts, *starts.values()]) if facts.head is None else Ts(0)
+        return advance(slowest, facts.head, limits, start_ts=log_start_ts)
 
     def recut(self, facts: Facts, now: float, *, is_held: bool) -> list[Effect]:
         """Tables that shall have other spans, one step on."""
@@ -136,7 +148,7 @@ class Run:
 
     def progress(self, facts: Facts) -> tuple[int, int]:
         """A number that grows as long as anything gets done."""
-        if facts.starts is not None:
+        if facts.tables is not None:
             return ordinal(facts.info.mode, facts.unit) + 1, facts.status.checkpoint_ts
         worker = self.workers.workers.get(SOURCE)
         stored = facts.record.rows_done if facts.record else 0
@@ -150,6 +162,16 @@ class Run:
         captures = self.coordinator.captures
         parts = (self.workers.next_check_at(), self.recuts.next_at(), self.schemas.next_at())
         return min(captures.next_heartbeat_at(), *parts)
+
+    def _starts_of(self, facts: Facts) -> Mapping[int, Ts] | None:
+        """Table → where its spans start, behind its snapshot; the same mapping as long as it is the same."""
+        tables = facts.tables
+        if tables is None:
+            return None
+        if tables is not self._tables:
+            starts = {table.table_id: table.start_ts for table in tables}
+            self._tables, self._starts = tables, self._starts if starts == self._starts else starts
+        return self._starts
 
     def _note_workers(self, world: World, now: float) -> None:
         self.workers.handle_alive(world.alive, now)

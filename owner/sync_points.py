@@ -10,7 +10,7 @@ since what is up to the hold is in there already (the checkpoints say so). A sin
 longer than ``read_timeout_s``: there is no point then, and the next one is tried an interval later.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 from owner.jobs import SinkRead
@@ -48,21 +48,21 @@ class SyncPoints:
         if self.phase is Phase.READING and answer.ts == self.hold_ts:
             self._answer = answer
 
-    def tick(self, facts: Facts, spans: Collection[SpanPosition], now: float) -> list[Effect]:
-        """One round."""
+    def tick(self, facts: Facts, spans_now: Callable[[], Collection[SpanPosition]], now: float) -> list[Effect]:
+        """One round. ``spans_now`` is asked only when it is time: it looks at every span."""
         if not facts.info.config.sync_point_interval_seconds or facts.tables is None or facts.head is None:
             self._release()
             return []
+        if self.phase is Phase.READING:
+            return self._await_sink(facts, now)
+        if self.phase is Phase.IDLE and now < self._next_due_at(facts, now):
+            return []
         tables = {table.table_id for table in facts.tables}
-        spans = [span for span in spans if span.span.table_id in tables]
-        match self.phase:
-            case Phase.IDLE:
-                self._begin(facts, facts.head.resolved_ts, spans, now)
-                return []
-            case Phase.HOLDING:
-                return self._await_spans(facts, spans, now)
-            case Phase.READING:
-                return self._await_sink(facts, now)
+        spans = [span for span in spans_now() if span.span.table_id in tables]
+        if self.phase is Phase.HOLDING:
+            return self._await_spans(facts, spans, now)
+        self._begin(facts.head.resolved_ts, spans)
+        return []
 
     def next_at(self) -> float:
         """When time alone moves it on; infinity when something else has to."""
@@ -74,16 +74,18 @@ class SyncPoints:
             case Phase.READING:
                 return self._asked_at + self._settings.read_timeout_s
 
-    def _begin(self, facts: Facts, resolved_ts: Ts, spans: Collection[SpanPosition], now: float) -> None:
+    def _next_due_at(self, facts: Facts, now: float) -> float:
         """An interval after the last point, also that of an earlier owner, or after the last try."""
         interval_s = facts.info.config.sync_point_interval_seconds
         if self._due_at is None:
             last = facts.sync_points[-1].time - self._wall_offset_s if facts.sync_points else now
             self._due_at = max(now, last + interval_s)
-        if now < self._due_at or not spans:
-            return
-        self.phase = Phase.HOLDING
-        self.hold_ts = max([resolved_ts, *(span.checkpoint_ts for span in spans)])
+        return self._due_at
+
+    def _begin(self, resolved_ts: Ts, spans: Collection[SpanPosition]) -> None:
+        if spans:
+            self.phase = Phase.HOLDING
+            self.hold_ts = max([resolved_ts, *(span.checkpoint_ts for span in spans)])
 
     def _await_spans(self, facts: Facts, spans: Collection[SpanPosition], now: float) -> list[Effect]:
         assert self.hold_ts is not None

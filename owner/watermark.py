@@ -1,7 +1,7 @@
 """How far a changefeed is: the slowest of its spans, and never further than its barrier.
 
 A checkpoint is only stated when it is known for every table's whole key space: while a span is missing, the last
-one stands.
+one stands. Which span is the slowest, and whether one is missing, ``owner.scheduler.roster`` knows.
 """
 
 from collections.abc import Collection, Iterable
@@ -31,29 +31,21 @@ class Watermark:
 
 
 def advance(
-    tables: Collection[int],
-    positions: Iterable[SpanPosition],
-    head: LogHead | None,
-    limits: Limits,
-    *,
-    start_ts: Ts = _NOWHERE,
-) -> Watermark | None:
-    """The changefeed's watermark; None while a table (or a part of one) has no span.
+    slowest: tuple[Ts, float] | None, head: LogHead | None, limits: Limits, *, start_ts: Ts = _NOWHERE
+) -> Watermark:
+    """The changefeed's watermark. ``slowest``: checkpoint and commit time of the slowest span, None without any.
 
     Captures may see the log's head before the owner does. What they report beyond the owner's own head does not count:
     a schema change there may hold a table that the owner has not heard of yet. ``start_ts``: where the log begins.
     """
     known_ts = head.resolved_ts if head else start_ts
     resolved_ts = min(head.resolved_ts if head else Ts(0), limits.barrier.global_ts)
-    wanted = [position for position in positions if position.span.table_id in tables]
-    if not covers(tables, wanted):
-        return None
-    if not wanted:
+    if slowest is None:
         return Watermark(min(resolved_ts, limits.min_table_ts), head.resolved_time if head else 0.0, resolved_ts)
-    slowest = min(wanted, key=lambda position: (position.checkpoint_ts, position.span))
-    checkpoint_ts = min(slowest.checkpoint_ts, limits.min_table_ts, known_ts)
+    slowest_ts, slowest_time = slowest
+    checkpoint_ts = min(slowest_ts, limits.min_table_ts, known_ts)
     is_at_head = head is not None and checkpoint_ts == head.resolved_ts and head.resolved_time > 0
-    time = head.resolved_time if head is not None and is_at_head else slowest.checkpoint_time
+    time = head.resolved_time if head is not None and is_at_head else slowest_time
     return Watermark(checkpoint_ts, time, max(resolved_ts, checkpoint_ts))
 
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from owner.scheduler.captures import CaptureManager
 from owner.scheduler.inflight import Inflight
+from owner.scheduler.lowest import Lowest
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
 from owner.scheduler.replication import Order, ReplicationSet
 from owner.scheduler.roster import Roster
@@ -134,6 +135,11 @@ class Coordinator:
     def sets(self) -> Mapping[TableSpan, ReplicationSet]:
         """Every span that is known."""
         return self.roster.sets
+
+    @property
+    def lowest(self) -> Lowest | None:
+        """How far the slowest span of the tables is; None while of one of them that is not known."""
+        return self.roster.lowest if self.roster.is_whole and not self._is_cut_anew() else None
 
     @property
     def rows_flushed(self) -> int:

@@ -9,7 +9,7 @@ from owner.watermark import SpanPosition
 from reactor.ids import KEY_SPACE, MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
 from reactor.records import ChangefeedStatus, DdlRecord, FeedState, LogHead, SchemaChangeKind, TableChange
-from tests.unit.owner.owner_build import S1, S2, error, info
+from tests.unit.owner.owner_build import error, info
 
 FREE = barrier.limits(None, None, [])
 
@@ -62,42 +62,33 @@ def test_random_barriers_are_their_minimum() -> None:
 
 
 def test_the_slowest_span_is_the_checkpoint() -> None:
-    reached = watermark.advance([1, 2], [_at(S1, 10, 5.0), _at(S2, 12, 6.0)], _head(20, 9.0), FREE)
-    assert reached == watermark.Watermark(Ts(10), 5.0, Ts(20))
+    assert watermark.advance((Ts(10), 5.0), _head(20, 9.0), FREE) == watermark.Watermark(Ts(10), 5.0, Ts(20))
 
 
 def test_time_is_the_logs_where_the_checkpoint_is_at_its_end() -> None:
-    reached = watermark.advance([1], [_at(S1, 20, 5.0)], _head(20, 9.0), FREE)
-    assert reached == watermark.Watermark(Ts(20), 9.0, Ts(20))
+    assert watermark.advance((Ts(20), 5.0), _head(20, 9.0), FREE) == watermark.Watermark(Ts(20), 9.0, Ts(20))
 
 
-def test_no_checkpoint_while_a_table_or_a_part_of_one_is_missing() -> None:
+def test_without_spans_the_log_is_the_checkpoint() -> None:
+    assert watermark.advance(None, _head(20, 9.0), FREE) == watermark.Watermark(Ts(20), 9.0, Ts(20))
+
+
+def test_a_table_is_covered_when_no_part_of_it_is_missing() -> None:
     half = KEY_SPACE // 2
     first, second = TableSpan(1, 0, half), TableSpan(1, half)
-    for positions in ([], [_at(S2, 9)], [_at(first, 9)], [_at(second, 9)], [_at(TableSpan(1, 5), 9)]):
-        assert watermark.advance([1], positions, _head(20), FREE) is None
-    reached = watermark.advance([1], [_at(first, 9), _at(second, 4)], _head(20), FREE)
-    assert reached is not None
-    assert reached.checkpoint_ts == 4
-
-
-def test_spans_of_other_tables_do_not_count() -> None:
-    reached = watermark.advance([1], [_at(S1, 9), _at(S2, 1)], _head(20), FREE)
-    assert reached is not None
-    assert reached.checkpoint_ts == 9
+    for positions in ([], [_at(first, 9)], [_at(second, 9)], [_at(TableSpan(1, 5), 9)]):
+        assert not watermark.covers([1], positions)
+    assert watermark.covers([1], [_at(first, 9), _at(second, 4)])
 
 
 def test_the_barrier_caps_checkpoint_and_resolved() -> None:
     held = barrier.limits(Ts(15), None, [_ddl(8, 1)])
-    reached = watermark.advance([1], [_at(S1, 9)], _head(20), held)
-    assert reached == watermark.Watermark(Ts(8), 0.0, Ts(15))
+    assert watermark.advance((Ts(9), 0.0), _head(20), held) == watermark.Watermark(Ts(8), 0.0, Ts(15))
 
 
 def test_nothing_counts_beyond_the_head_that_the_owner_has_seen() -> None:
     """Behind it may be a schema change that creates a table, whose rows would be passed over."""
-    reached = watermark.advance([1], [_at(S1, 30)], _head(20), FREE)
-    assert reached is not None
-    assert reached.checkpoint_ts == 20
+    assert watermark.advance((Ts(30), 0.0), _head(20), FREE).checkpoint_ts == 20
 
 
 def test_status_never_goes_back() -> None:

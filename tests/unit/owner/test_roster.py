@@ -1,0 +1,155 @@
+"""The roster's answers against what a look at every set finds, over random histories; the least of many positions."""
+
+from functools import partial
+from itertools import product
+from random import Random
+
+import pytest
+
+from owner.errors import SpanError
+from owner.scheduler.lowest import Lowest
+from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
+from owner.scheduler.roster import Roster
+from reactor.ids import CaptureId, TableSpan, Ts
+from reactor.messages import SpanState
+from tests.unit.owner.owner_build import A, B, C, status, tables
+
+SPANS = tables(6)
+CAPTURES = (A, B, C)
+
+
+def _check(roster: Roster) -> None:
+    """Every question, answered by looking at everything."""
+    sets, wanted = roster.sets, list(roster.wanted)
+    absent = {span for span, known in sets.items() if known.state is SetState.ABSENT}
+    unsettled = {span for span, known in sets.items() if known.state is not SetState.REPLICATING}
+    known = [sets[span] for span in wanted if span in sets]
+    assert set(roster.missing) == {span for span in wanted if span not in sets or span in absent}
+    assert set(roster.surplus) == sets.keys() - set(wanted)
+    assert roster.is_settled == (not unsettled and not roster.missing)
+    assert roster.is_whole == (sets.keys() >= set(wanted))
+    for capture in CAPTURES:
+        assert set(roster.held_by(capture)) == {span for span, at in sets.items() if capture in at.captures}
+        assert roster.written_by(capture) == sorted(span for span, at in sets.items() if at.primary == capture)
+    assert roster.lowest.ts == min((at.checkpoint.checkpoint_ts for at in known), default=None)
+    assert roster.lowest.highest_ts == max((at.checkpoint.checkpoint_ts for at in known), default=None)
+
+
+class _History:
+    """Random changes of a roster."""
+
+    def __init__(self, random: Random) -> None:
+        self.roster = Roster()
+        self._random = random
+
+    def step(self) -> None:
+        random = self._random
+        match random.randrange(8):
+            case 0:
+                self.roster.want(sorted(random.sample(SPANS, random.randrange(len(SPANS) + 1))))
+            case 1:
+                self._add(random.choice(SPANS))
+            case 2:
+                self._forget(random.choice(SPANS))
+            case _:
+                self._change(random.choice(SPANS))
+
+    def _add(self, span: TableSpan) -> None:
+        if span in self.roster.sets:
+            return
+        ts = Ts(self._random.randrange(5))
+        replication = ReplicationSet(span, ts)
+        if self._random.random() < 0.5:
+            capture = self._random.choice(CAPTURES)
+            replication = ReplicationSet.rebuild(span, ts, {capture: status(self._state(), ts, span=span)})
+        if not replication.is_removed:
+            self.roster.add(replication)
+
+    def _forget(self, span: TableSpan) -> None:
+        known = self.roster.sets.get(span)
+        if known is not None and not known.captures:
+            self.roster.discard(span)
+
+    def _change(self, span: TableSpan) -> None:
+        known = self.roster.sets.get(span)
+        if known is None:
+            return
+        capture, random = self._random.choice(CAPTURES), self._random
+        told = status(self._state(), random.randrange(20), span=span, time=random.random())
+        if self.roster.note(known, capture, told):
+            return
+        acts: list[partial[Orders]] = [
+            partial(known.handle_add, capture),
+            partial(known.handle_move, capture),
+            partial(known.handle_capture_gone, capture),
+            partial(known.handle_remove),
+            *[partial(known.handle_status, capture, told)] * 4,
+        ]
+        self.roster.change(known, partial(_attempt, random.choice(acts)))
+
+    def _state(self) -> SpanState:
+        return self._random.choice(list(SpanState)[1:])
+
+
+def _attempt(act: partial[Orders]) -> Orders:
+    """What contradicts itself ends a run; here it changes nothing that is kept."""
+    try:
+        return act()
+    except SpanError:
+        return []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_indexes_say_what_the_sets_say(seed: int) -> None:
+    history = _History(Random(seed))
+    for _ in range(120):
+        history.step()
+        _check(history.roster)
+
+
+@pytest.mark.parametrize(("state", "role", "said"), list(product(SetState, Role, SpanState)))
+def test_progress_alone_is_what_handle_status_would_make_of_it(state: SetState, role: Role, said: SpanState) -> None:
+    short, long = ReplicationSet(SPANS[0], Ts(3)), ReplicationSet(SPANS[0], Ts(3))
+    for known in (short, long):
+        known.state, known.captures = state, {A: role}
+    told = status(said, 9, time=4.0)
+    if not short.handle_progress(A, told):
+        assert (short.state, short.checkpoint.checkpoint_ts) == (state, 3), "nothing is done then"
+        return
+    assert long.handle_status(A, told) == []
+    for name in ReplicationSet.__slots__:
+        assert getattr(short, name) == getattr(long, name)
+
+
+def test_two_writers_are_no_progress() -> None:
+    known = ReplicationSet(SPANS[0], Ts(3))
+    known.state, known.captures = SetState.REPLICATING, {A: Role.PRIMARY, B: Role.PRIMARY}
+    assert not known.handle_progress(A, status(SpanState.REPLICATING, 9))
+
+
+def test_the_least_of_positions_over_random_moves() -> None:
+    random, lowest = Random(1), Lowest()
+    positions = [Ts(random.randrange(50)) for _ in range(40)]
+    for ts in positions:
+        lowest.add(ts, float(ts))
+    for _ in range(3_000):
+        number, ts = random.randrange(len(positions)), Ts(random.randrange(10_000))
+        lowest.move(positions[number], ts, float(ts))
+        positions[number] = ts
+        assert lowest.ts == min(positions)
+        assert lowest.time == min(positions)
+        assert lowest.highest_ts == max(positions)
+    assert len(lowest._heap) <= 2 * len(set(positions)) + 65, "what nobody stands at is not kept"
+    for ts in positions:
+        lowest.remove(ts)
+    assert (lowest.ts, lowest.time, lowest.highest_ts) == (None, 0.0, None)
+
+
+def test_spans_that_nobody_has_come_in_the_order_in_which_they_are_wanted() -> None:
+    roster = Roster()
+    roster.want(SPANS)
+    lost = ReplicationSet.rebuild(SPANS[0], Ts(1), {CaptureId("a"): status(SpanState.REPLICATING, 1, span=SPANS[0])})
+    roster.add(lost)
+    assert list(roster.missing) == SPANS[1:]
+    roster.change(lost, partial(lost.handle_capture_gone, A))
+    assert list(roster.missing) == [*SPANS[1:], SPANS[0]]
