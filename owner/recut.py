@@ -56,6 +56,8 @@ class Recuts:
         self._ask_at: dict[int, float] = {}
         self._answers: dict[int, SinkCut] = {}
         self._is_planned = False
+        self._tables: dict[int, TableRecord] = {}
+        self._tables_of: object = None
 
     def cuts(self, stored: Mapping[int, TableCut]) -> Cuts:
         """What the scheduler shall replicate of tables that are not one span."""
@@ -82,11 +84,16 @@ class Recuts:
         """One round. ``captures``: those that serve. ``is_held``: a sync point needs the spans as they are."""
         if facts.tables is None:
             return []
+        if self._tables_of is not facts.tables:
+            self._tables_of, self._tables = facts.tables, {table.table_id: table for table in facts.tables}
         effects: list[Effect] = []
         for cut in list(facts.cuts.values()):
-            if cut.under_way is None and cut.wanted == cut.spans:
+            table = self._tables.get(cut.table_id)
+            if table is None:
+                effects += self._forget(facts, cut, sets)
+            elif cut.under_way is None and cut.wanted == cut.spans:
                 self._rest(cut.table_id)
-            elif (table := _find(facts.tables, cut.table_id)) is not None:
+            else:
                 effects += self._go_on(facts, table, cut, sets, now, is_held=is_held)
         return effects + self._plan(facts, captures)
 
@@ -147,13 +154,20 @@ class Recuts:
 
     def _settle(self, facts: "Facts", cut: TableCut, under_way: CutUnderWay, furthest_ts: Ts) -> list[Effect]:
         fields = (("changefeed", facts.info.id), ("table_id", cut.table_id), ("ts", under_way.ts))
+        self._rest(cut.table_id)
         if furthest_ts > under_way.ts:
-            self._rest(cut.table_id)
             self.holds[cut.table_id] = furthest_ts
             log = Log("info", "a span was further than its table: brought together anew", fields)
             return [self._commit(facts, cut, cut.with_(under_way=None)), log]
         done = cut.with_(spans=under_way.spans, number=cut.number + 1, under_way=None)
         return [self._commit(facts, cut, done), Log("info", "a table is cut", (*fields, ("spans", done.spans)))]
+
+    def _forget(self, facts: "Facts", cut: TableCut, sets: Sets) -> list[Effect]:
+        """The table is gone; one that comes after it under the same id is one span again."""
+        self._rest(cut.table_id)
+        if any(span.table_id == cut.table_id for span in sets):
+            return []
+        return [Commit(patches.group([patches.delete(self._key(facts, cut.table_id))]))]
 
     def _rest(self, table_id: int) -> None:
         self.holds.pop(table_id, None)
@@ -186,8 +200,10 @@ class Recuts:
         return Commit(patches.group([self._patch(facts, seen, new)]))
 
     def _patch(self, facts: "Facts", seen: TableCut | None, new: TableCut) -> patches.Patch:
-        key = keys.CutKey(self._cluster, facts.info.namespace, facts.info.id, new.table_id)
-        return patches.replace_record(key, seen, new)
+        return patches.replace_record(self._key(facts, new.table_id), seen, new)
+
+    def _key(self, facts: "Facts", table_id: int) -> keys.CutKey:
+        return keys.CutKey(self._cluster, facts.info.namespace, facts.info.id, table_id)
 
 
 def joined(
