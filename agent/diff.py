@@ -19,14 +19,16 @@ import pyarrow as pa
 
 from agent.changes import key_codes
 from agent.errors import SinkConfigError, SinkUriError
+from agent.event_filter import filter_snapshot, rules_for
 from agent.key_hash import key_hash
+from agent.schema import TableSchema
 from agent.sinks.delta_read import read_rows
 from agent.sinks.delta_schema import delta_table
 from agent.sinks.delta_table import TablePlace
 from agent.sinks.uri import parse_sink_uri
 from agent.sources.dialects import arrow_schema
 from agent.sources.source import ComparisonSnapshot, Source
-from reactor.records import TableRecord
+from reactor.records import NO_FILTER, FilterConfig, TableRecord
 
 #: reads one side from its begin
 Rows = Callable[[], Iterable[pa.RecordBatch]]
@@ -49,7 +51,11 @@ class TableDiff:
 
 
 def compare_tables(
-    source: Source, snapshot: ComparisonSnapshot, sink_uri: str, tables: Sequence[TableRecord]
+    source: Source,
+    snapshot: ComparisonSnapshot,
+    sink_uri: str,
+    tables: Sequence[TableRecord],
+    filter: FilterConfig = NO_FILTER,
 ) -> list[TableDiff]:
     """Compare tables of ``source`` under ``snapshot`` with their Delta tables.
 
@@ -68,10 +74,15 @@ def compare_tables(
         if schema is None:
             raise SinkConfigError(f"{name} is not in the source any more; nothing to compare it with")
         place = TablePlace(f"{uri.location}/{table.schema_name}/{table.name}", uri.is_local, options)
-        theirs = partial(snapshot.read, schema)
-        ours = partial(read_rows, place, schema, arrow_schema(schema), key=table.key)
+        theirs = partial(_selected_rows, snapshot, schema, filter)
+        selected = rules_for(filter, table.schema_name, table.name).select(schema)
+        ours = partial(read_rows, place, selected, arrow_schema(selected), key=table.key)
         found.append(compare(name, theirs, ours, key=table.key))
     return found
+
+
+def _selected_rows(snapshot: ComparisonSnapshot, schema: TableSchema, filter: FilterConfig) -> Iterator[pa.RecordBatch]:
+    return filter_snapshot(filter, schema, snapshot.read(schema))[1]
 
 
 def compare(table: str, source: Rows, sink: Rows, *, key: Sequence[str]) -> TableDiff:

@@ -127,6 +127,7 @@ class FeedParts:
             sink=self._sink,
             reader=LogReader(feed.log_directory(source)),
             executor=executor,
+            filter=feed.config.filter,
         )
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
@@ -209,6 +210,7 @@ class FeedParts:
                 open_sink=feed.open_sink,
                 epoch=order.epoch,
                 chunk_rows=feed.config.dump_chunk_rows,
+                filter=feed.config.filter,
             ),
             feed.manifest(order.source),
             self._executor,
@@ -237,7 +239,10 @@ class FeedParts:
         running = dumped.with_(unit=Unit.LOAD, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
         load = LoadUnit(
-            dumped.manifest, self._sink, on_progress=lambda done, total: on_progress(UnitState(done, total))
+            dumped.manifest,
+            self._sink,
+            self._feed.config.filter,
+            on_progress=lambda done, total: on_progress(UnitState(done, total)),
         )
         await load.run()
         await records.write(running.with_(stage=UnitStage.FINISHED))
@@ -251,8 +256,10 @@ class FeedParts:
         await records.write(running)
         feed = self._feed
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
+        schemas = await to_thread.run_sync(feed.manifest(order.source).read_schemas)
+        identity = Identity(running.system_id, running.timeline)
         unit = SyncUnit(
-            source.streams(StreamOrder(running.tables, Identity(running.system_id, running.timeline))),
+            source.streams(StreamOrder(running.tables, identity, schemas)),
             Position(running.start_ts, running.start_position),
             writer=LogWriter(
                 EtcdHeadStore(self._client, log_key, life=feed.life), capture=self._capture, epoch_floor=feed.created
@@ -268,7 +275,7 @@ class FeedParts:
         report = await to_thread.run_sync(source.discover, abandon_on_cancel=True)
         start = await to_thread.run_sync(source.begin, report.tables, abandon_on_cancel=True)
         tables = tuple(table.with_(start_ts=start.ts, consistent_ts=start.ts) for table in report.tables)
-        await to_thread.run_sync(self._create_empty, source, tables, abandon_on_cancel=True)
+        await to_thread.run_sync(self._create_empty, source, tables, order, abandon_on_cancel=True)
         return UnitRecord(
             unit=Unit.SYNC,
             stage=UnitStage.RUNNING,
@@ -280,9 +287,10 @@ class FeedParts:
             timeline=report.identity.timeline,
         )
 
-    def _create_empty(self, source: Source, tables: Sequence[TableRecord]) -> None:
+    def _create_empty(self, source: Source, tables: Sequence[TableRecord], order: StartUnit) -> None:
         schemas = source.read_schemas([table.table_id for table in tables])
-        create_empty(self._sink, [(table, schemas[table.table_id]) for table in tables])
+        self._feed.manifest(order.source).write_begun(order.epoch, schemas.values())
+        create_empty(self._sink, [(table, schemas[table.table_id]) for table in tables], self._feed.config.filter)
 
 
 def _is_fenced(span: SpanFlushed) -> bool:

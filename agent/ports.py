@@ -5,7 +5,7 @@ JVM. Positions (``Ts``) bound half-open ranges ``(from_ts, to_ts]``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from agent.schema import TableSchema
 from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records import NO_FILTER, FilterConfig, SinkMode, TableRecord
 
 if TYPE_CHECKING:
     from agent.patience import Patience
@@ -51,6 +51,21 @@ class Changes:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> "Changes":
+        """Those rows only."""
+        mask = pa.array(keep)
+        unchanged = {name: flags[keep] for name, flags in self.unchanged.items()}
+        return replace(
+            self,
+            op=self.op[keep],
+            commit_ts=self.commit_ts[keep],
+            seq=self.seq[keep],
+            after=self.after.filter(mask),
+            before=None if self.before is None else self.before.filter(mask),
+            before_kind=self.before_kind[keep],
+            unchanged={name: flags for name, flags in unchanged.items() if flags.any()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +117,7 @@ class FlushTask:
     to_ts: Ts
     part: int = 0
     parts: int = 1
+    filter: FilterConfig = NO_FILTER
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def keep_span(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> Chang
     old_in = new_in if changes.before is None else in_span(changes.before, span, key=key)
     moved = key_changes(changes, key)
     keep = np.where(changes.op == DELETE, old_in, new_in) | (moved & old_in) | (changes.op == TRUNCATE)
-    return _select(_split_moves(changes, moved & ~old_in, moved & ~new_in), keep)
+    return _split_moves(changes, moved & ~old_in, moved & ~new_in).where(keep)
 
 
 def _within(hashes: npt.NDArray[np.uint64], span: TableSpan) -> Mask:
@@ -80,18 +80,3 @@ def _split_moves(changes: Changes, arrives: Mask, leaves: Mask) -> Changes:
     after = pa.RecordBatch.from_arrays(columns, schema=changes.after.schema)
     unchanged = {name: mask & ~leaves for name, mask in changes.unchanged.items()}
     return replace(changes, op=op, before_kind=before_kind, after=after, unchanged=unchanged)
-
-
-def _select(changes: Changes, keep: Mask) -> Changes:
-    mask = pa.array(keep)
-    unchanged = {name: flags[keep] for name, flags in changes.unchanged.items()}
-    return replace(
-        changes,
-        op=changes.op[keep],
-        commit_ts=changes.commit_ts[keep],
-        seq=changes.seq[keep],
-        after=changes.after.filter(mask),
-        before=None if changes.before is None else changes.before.filter(mask),
-        before_kind=changes.before_kind[keep],
-        unchanged={name: flags for name, flags in unchanged.items() if flags.any()},
-    )

@@ -161,10 +161,13 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 def _underscored(data: Mapping[str, Any]) -> dict[str, Any]:
     # Spark's settings are a mapping with keys of its own.
-    return {
-        key.replace("-", "_"): _underscored(value) if isinstance(value, dict) and key != "spark" else value
-        for key, value in data.items()
-    }
+    return {key.replace("-", "_"): value if key == "spark" else _plain(value) for key, value in data.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return _underscored(value) if isinstance(value, dict) else value
 
 
 def _check_keys(model: type[BaseModel], data: Mapping[str, Any], *, where: str) -> None:

@@ -4,7 +4,7 @@ It outlives sessions. It also does for the door what needs source and sink but n
 created, cleaning up after one is removed, and comparing tables.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Protocol
 import structlog
 from anyio import CapacityLimiter, to_thread
 
-from agent import diff
+from agent import diff, event_filter
 from agent.errors import LogStorageMismatchError, SinkConfigError
 from agent.feed_parts import Feed, FeedParts
 from agent.log.storage import claim
@@ -21,7 +21,7 @@ from agent.parts import Parts
 from agent.ports import SpanCut
 from agent.sinks import open_sink
 from agent.sources import open_source
-from agent.sources.source import ComparisonSnapshot, Identity, Scope
+from agent.sources.source import ComparisonSnapshot, Identity, Scope, Source
 from agent.spark import SparkExecutor
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
@@ -34,7 +34,7 @@ from reactor.effects import CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.records import ChangefeedInfo, UnitRecord
+from reactor.records import ChangefeedInfo, FilterConfig, TableRecord, UnitRecord
 from reactor.state import ClusterState
 
 _log = structlog.get_logger()
@@ -199,7 +199,9 @@ class _RealComparison:
 
     def _compare(self) -> list[TableDiff]:
         source = self.feed.open_source()
-        found = diff.compare_tables(source, self.snapshot, self.feed.sink_uri, source.discover().tables)
+        found = diff.compare_tables(
+            source, self.snapshot, self.feed.sink_uri, source.discover().tables, self.feed.config.filter
+        )
         return [
             TableDiff(
                 table=one.table,
@@ -323,8 +325,17 @@ def _check(spec: ChangefeedSpec, cluster_id: str) -> None:
     """Everything that can be found out before anything is made."""
     sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
     scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)
-    found = open_source(resolve(spec.source_uri), scope).check()
+    source = open_source(resolve(spec.source_uri), scope)
+    found = source.check()
+    _check_filter(source, found.tables, spec.config.filter)
     sink.check(found.tables)
+
+
+def _check_filter(source: Source, tables: Sequence[TableRecord], filter: FilterConfig) -> None:
+    if filter.event_filters or filter.column_selectors:
+        schemas = source.read_schemas([table.table_id for table in tables])
+        for table in tables:
+            event_filter.check(filter, schemas[table.table_id], key=table.key)
 
 
 def _recorded(feed: Feed, unit: UnitRecord) -> tuple[Ts, ...]:

@@ -105,11 +105,42 @@ class SealedUri(Record):
     sealed: str
 
 
+class EventFilter(Record):
+    """Changes of the tables that ``matcher`` names which are not passed on (see ``agent.event_filter``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    matcher: tuple[str, ...] = ("*.*",)
+    #: insert, update, delete, all dml, all ddl, truncate table, drop column, …
+    ignore_event: tuple[str, ...] = ()
+    #: regular expressions that are looked for in a DDL statement
+    ignore_sql: tuple[str, ...] = ()
+    #: SQL conditions over the row's columns
+    ignore_insert_value_expr: str = ""
+    ignore_update_new_value_expr: str = ""
+    ignore_update_old_value_expr: str = ""
+    ignore_delete_value_expr: str = ""
+
+
+class ColumnSelector(Record):
+    """Columns of the tables that ``matcher`` names: names and wildcards, ``!`` in front excludes, the last one that
+    matches decides."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    matcher: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
 class FilterConfig(Record):
     """Which tables are wanted: ``db.*``, ``!db.tmp*``; the last rule that matches decides."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     rules: tuple[str, ...] = ("*.*",)
+    event_filters: tuple[EventFilter, ...] = ()
+    column_selectors: tuple[ColumnSelector, ...] = ()
+
+
+#: everything of every table
+NO_FILTER = FilterConfig()
 
 
 class ChangefeedConfig(Record):
@@ -315,9 +346,9 @@ class TableChange(Record):
     """What one schema change does to one table.
 
     ``table``: the table as it is afterwards, None when it is gone. ``before`` and ``after``: JSON of
-    ``agent.schema.TableSchema``, empty where there is none. ``renames``: new name → old name of columns.
-    ``fills``: column → what it holds (as the source writes it in text) in rows that were there before it was added;
-    a column that is not in here is NULL in them.
+    ``agent.schema.TableSchema``, empty where there is none. ``renames``: new name → old name of columns; ``added``: new
+    columns, though there may have been another of that name. ``fills``: what they hold (as the source writes it in
+    text) in rows that were there already; a column that is not in here is NULL in them.
     """
 
     kind: SchemaChangeKind
@@ -326,6 +357,7 @@ class TableChange(Record):
     before: str = ""
     after: str = ""
     renames: dict[str, str] = {}
+    added: tuple[str, ...] = ()
     fills: dict[str, str] = {}
 
 

@@ -18,7 +18,7 @@ from agent.ports import Executor, FlushResult, Sink
 from reactor import failpoints
 from reactor.failpoints import Point
 from reactor.ids import TableSpan, Ts
-from reactor.records import LogHead, RunningError, SinkMode
+from reactor.records import NO_FILTER, FilterConfig, LogHead, RunningError, SinkMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class FlushContext:
     sink: Sink
     reader: LogReader
     executor: Executor
+    filter: FilterConfig = NO_FILTER
     weights: Weights = field(default_factory=Weights)
 
 
@@ -67,7 +68,7 @@ def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: Flus
     if to_ts <= known_ts:
         return FlushPlan((), ())
     segments = context.reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts)
-    order = Order(context.changefeed, context.sink_uri, context.sink_mode, context.log_uri)
+    order = Order(context.changefeed, context.sink_uri, context.sink_mode, context.log_uri, context.filter)
     return plan_flush(positions, segments, limits, order=order, weights=context.weights)
 
 

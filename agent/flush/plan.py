@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from agent.parts import FlushLimits, SpanPosition
 from agent.ports import FlushTask, SegmentRef
 from reactor.ids import Ts
-from reactor.records import SinkMode
+from reactor.records import NO_FILTER, FilterConfig, SinkMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Order:
     sink_uri: str
     sink_mode: SinkMode
     log_uri: str
+    filter: FilterConfig = NO_FILTER
 
 
 @dataclass(frozen=True, slots=True)

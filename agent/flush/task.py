@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from agent import event_filter
 from agent.errors import RowMovedError
 from agent.log import segment
 from agent.ports import Changes, FlushResult, FlushTask
@@ -47,13 +48,17 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
 
     :raises LogError: a segment is missing or damaged.
     :raises DecodeError: events are not what their schema says.
+    :raises FilterError: an expression does not fit the table as it has become.
     """
+    rules = event_filter.rules_for(task.filter, task.table.schema_name, task.table.name)
     for item in task.segments:
         for schema, batch, commit_time in segment.read_batches(item.path, task.table.table_id):
             wanted = _within(batch, task)
             if wanted.num_rows:
                 changes = replace(decode(schema, wanted), commit_time=commit_time)
                 _refuse_incomplete_moves(changes, task)
+                if rules:
+                    changes = rules.apply(changes)
                 yield keep_span(changes, task.span, key=task.table.key)
 
 

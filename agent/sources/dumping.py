@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from agent.ports import Sink, StagedFile
 from agent.schema import TableSchema
 from reactor.ids import Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records import NO_FILTER, FilterConfig, SinkMode, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class DumpOrder:
     sink_mode: SinkMode
     open_sink: Callable[[], Sink]
     epoch: int
+    filter: FilterConfig = NO_FILTER
     chunk_rows: int = 250_000
     #: chunks that are read at the same time, each over a connection of its own
     parallel: int = 4

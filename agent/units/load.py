@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 import structlog
 from anyio import to_thread
 
+from agent.event_filter import rules_for
 from agent.ports import Sink, StagedFile
 from agent.schema import TableSchema
 from agent.sources.dialects import arrow_schema
 from agent.units.manifest import read_manifest
 from reactor import failpoints
 from reactor.failpoints import Point
-from reactor.records import TableRecord
+from reactor.records import NO_FILTER, FilterConfig, TableRecord
 
 _log = structlog.get_logger()
 
@@ -24,9 +25,17 @@ _log = structlog.get_logger()
 class LoadUnit:
     """``on_progress`` is told rows loaded and rows in all, on the event loop."""
 
-    def __init__(self, manifest: str, sink: Sink, *, on_progress: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        manifest: str,
+        sink: Sink,
+        filter: FilterConfig = NO_FILTER,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
         self._manifest = manifest
         self._sink = sink
+        self._filter = filter
         self._on_progress = on_progress
 
     async def run(self) -> None:
@@ -39,7 +48,7 @@ class LoadUnit:
         total = sum(file.rows for _, _, files in tables for file in files)
         done = 0
         for record, schema, files in tables:
-            await to_thread.run_sync(_load, self._sink, record, schema, files, abandon_on_cancel=True)
+            await to_thread.run_sync(_load, self._sink, record, schema, files, self._filter, abandon_on_cancel=True)
             failpoints.reach(Point.LOAD_LOADED)
             done += sum(file.rows for file in files)
             _log.info("table loaded", table=schema.qualified_name, files=len(files), start_ts=record.start_ts)
@@ -47,14 +56,17 @@ class LoadUnit:
                 self._on_progress(done, total)
 
 
-def create_empty(sink: Sink, tables: Iterable[tuple[TableRecord, TableSchema]]) -> None:
+def create_empty(
+    sink: Sink, tables: Iterable[tuple[TableRecord, TableSchema]], filter: FilterConfig = NO_FILTER
+) -> None:
     """Make tables that start without rows, each recorded at its ``start_ts``; those that are there already stay.
 
     :raises SinkError: the sink refuses a table.
     """
     for record, schema in tables:
-        _load(sink, record, schema, [])
+        _load(sink, record, schema, [], filter)
 
 
-def _load(sink: Sink, record: TableRecord, schema: TableSchema, files: list[StagedFile]) -> None:
-    sink.load(record, schema, arrow_schema(schema), files)
+def _load(sink: Sink, record: TableRecord, schema: TableSchema, files: list[StagedFile], filter: FilterConfig) -> None:
+    selected = rules_for(filter, record.schema_name, record.name).select(schema)
+    sink.load(record, selected, arrow_schema(selected), files)

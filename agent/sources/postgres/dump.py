@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from agent.event_filter import filter_snapshot
 from agent.ports import Executor, Sink, StagedFile
 from agent.schema import TableSchema
 from agent.sources.dumping import DoneChunks, DumpOrder, Plan, TablePlan
@@ -37,7 +38,7 @@ from agent.sources.postgres.dump_plan import plan_tables
 from agent.sources.postgres.export import ExportedSnapshot, create_slot, drop_slot, slot_position
 from agent.sources.postgres.uri import Target, parse_uri
 from reactor.ids import Ts
-from reactor.records import TableRecord
+from reactor.records import FilterConfig, TableRecord
 
 _log = structlog.get_logger()
 
@@ -52,13 +53,15 @@ class ChunkTask:
     chunk: Chunk
     chunk_id: str
     ts: Ts
+    filter: FilterConfig
     open_sink: Callable[[], Sink]
 
 
 def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
     """Runs on an executor. :raises WeirError: source or sink failed; nothing of the chunk counts."""
     batches = snapshot.read_chunk(task.source, task.snapshot, task.schema, task.chunk)
-    return tuple(task.open_sink().stage(task.schema, task.chunk_id, batches, task.ts))
+    schema, rows = filter_snapshot(task.filter, task.schema, batches)
+    return tuple(task.open_sink().stage(schema, task.chunk_id, rows, task.ts))
 
 
 class PostgresDumper:
@@ -124,6 +127,7 @@ class PostgresDump:
             chunk=table.chunks.chunk(number),
             chunk_id=chunk_id,
             ts=table.record.start_ts,
+            filter=self._order.filter,
             open_sink=self._order.open_sink,
         )
         name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
