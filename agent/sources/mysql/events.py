@@ -14,8 +14,9 @@ from uuid import UUID
 from agent.errors import DecodeError
 from agent.sources.mysql import wire
 from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition
+from reactor.ids import Ts
 
-_CHECKSUM_BYTES: Final = 4
+CHECKSUM_BYTES: Final = 4
 _QUERY: Final = struct.Struct("<IIBHH")
 _TAIL_BYTES: Final = 5  # of a format description: the kind of checksum, and its own
 _TABLE_MAP_HEAD, _ROWS_HEAD = 8, (8, 10)
@@ -40,6 +41,17 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class DdlEvent:
+    """A statement that defines, changes or removes tables or databases, and where in the log it took effect."""
+
+    ts: Ts
+    database: str
+    statement: str
+    #: Unix seconds
+    commit_time: float
+
+
+@dataclass(frozen=True, slots=True)
 class TaggedGtid:
     """MySQL 8.4's: ``source`` is ``uuid:tag``. ``time_us``: commit, Unix microseconds."""
 
@@ -50,7 +62,7 @@ class TaggedGtid:
 
 def is_sound(event: bytes) -> bool:
     """Does the event, header and all, end with its own CRC-32?"""
-    return zlib.crc32(event[:-_CHECKSUM_BYTES]) == int.from_bytes(event[-_CHECKSUM_BYTES:], "little")
+    return zlib.crc32(event[:-CHECKSUM_BYTES]) == int.from_bytes(event[-CHECKSUM_BYTES:], "little")
 
 
 def parse_format(body: bytes) -> Format:
@@ -60,16 +72,21 @@ def parse_format(body: bytes) -> Format:
     heads = body[57:-_TAIL_BYTES]
     readable = len(heads) >= wire.DELETE_V1 and heads[wire.TABLE_MAP - 1] == _TABLE_MAP_HEAD
     readable = readable and heads[wire.WRITE_V1 - 1] in _ROWS_HEAD
-    return Format(version, _CHECKSUM_BYTES if body[-_TAIL_BYTES] == 1 else 0, readable)
+    return Format(version, CHECKSUM_BYTES if body[-_TAIL_BYTES] == 1 else 0, readable)
 
 
 def parse_rotate(event: bytes) -> BinlogPosition:
     """``event`` with its header: the one before the first format description may have a checksum or not."""
     body = event[wire.HEADER_BYTES :]
     if is_sound(event):
-        body = body[:-_CHECKSUM_BYTES]
+        body = body[:-CHECKSUM_BYTES]
     (position,) = struct.unpack_from("<Q", body)
     return BinlogPosition(body[8:].decode(errors="replace"), max(position, FIRST_POSITION))
+
+
+def parse_load(body: bytes) -> Query:
+    """A LOAD DATA that was logged as a statement: a query with 13 bytes more of head."""
+    return parse_query(body[: _QUERY.size] + body[_QUERY.size + 13 :])
 
 
 def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
@@ -117,10 +134,11 @@ def parse_payload(body: bytes) -> tuple[int, int]:
     return compression, at + 1
 
 
-def parse_xa_prepare(body: bytes) -> tuple[bool, bytes]:
-    """Whether it commits at once, and its name."""
-    (first_bytes, second_bytes) = struct.unpack_from("<II", body, 5)
-    return body[0] != 0, body[1:5] + body[13 : 13 + first_bytes + second_bytes]
+def parse_xa_prepare(body: bytes) -> tuple[bool, str]:
+    """Whether it commits at once, and its name as XA COMMIT and XA ROLLBACK spell it in the binlog."""
+    kind, first_bytes, second_bytes = struct.unpack_from("<III", body, 1)
+    first, second = body[13 : 13 + first_bytes], body[13 + first_bytes : 13 + first_bytes + second_bytes]
+    return body[0] != 0, f"X'{first.hex()}',X'{second.hex()}',{kind}".upper()
 
 
 def parse_incident(body: bytes) -> str:

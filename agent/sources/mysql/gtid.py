@@ -107,16 +107,17 @@ class MysqlGtidSet:
         return MysqlGtidSet({source: _merged(intervals) for source, intervals in sources.items()})
 
     def encode(self) -> bytes:
-        """As COM_BINLOG_DUMP_GTID wants it.
-
-        :raises SourceError: it holds tagged GTIDs, which the form of the command that all servers know cannot.
-        """
-        parts = [_U64.pack(len(self.sources))]
+        """As COM_BINLOG_DUMP_GTID wants it. With tags the count is written in another way, and every source has one."""
+        is_tagged = any(":" in source for source in self.sources)
+        count = len(self.sources)
+        parts = [_U64.pack(1 << 56 | count << 8 | 1 if is_tagged else count)]
         for source, intervals in sorted(self.sources.items()):
-            if ":" in source:
-                raise SourceError(f"tagged GTIDs ({source}) cannot be asked for; start from a binlog file and position")
-            parts += [UUID(source).bytes, _U64.pack(len(intervals))]
-            parts += [_U64.pack(a) + _U64.pack(b + 1) for a, b in intervals]
+            uuid, _, tag = source.partition(":")
+            parts.append(UUID(uuid).bytes)
+            if is_tagged:
+                parts.append(bytes([len(tag) << 1]) + tag.encode())
+            parts.append(_U64.pack(len(intervals)))
+            parts += [_U64.pack(first) + _U64.pack(last + 1) for first, last in intervals]
         return b"".join(parts)
 
 

@@ -427,9 +427,8 @@ def split(
             state[DONE_ROWS] = state[ROWS]
 
 
-def new_state(*, resolved: int, file: int) -> Any:
+def new_state(*, resolved: int) -> Any:
     """A state that has seen everything up to ``resolved``."""
     state = np.zeros(STATE_CELLS, np.int64)
     state[RESOLVED] = state[SKIP_UNTIL] = resolved
-    state[FILE] = file
     return state

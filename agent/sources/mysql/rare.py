@@ -1,0 +1,297 @@
+"""What the kernels leave to Python: statements, new table maps, rotations, distributed transactions, refusals.
+
+Between two calls the state is as the kernels left it: here transactions are opened, closed or dropped in it, and table
+maps declared. What needs the arena or the socket (a compressed transaction) is handed back to the stream.
+
+*Dropped* rows: a transaction that the server rolled back, or only back to a savepoint, can be in the binlog when it
+changed tables that know no transactions too. Its rows leave the arena again; where some of them have been cut already
+nothing can take them back, and the stream ends.
+
+*Distributed transactions* (XA) count as committed when they are prepared, which is where their rows lie. One that is
+rolled back later would leave rows behind: the stream ends then, unless none of them was in a replicated table.
+"""
+
+from collections.abc import Callable
+
+from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.schema import TableSchema
+from agent.sources.arena import Arena
+from agent.sources.kernel import Ints
+from agent.sources.mysql import events, split, statements, wire
+from agent.sources.mysql.declarations import Declarations
+from agent.sources.mysql.events import DdlEvent, Query
+from agent.sources.mysql.progress import Progress
+from agent.sources.mysql.refusals import refusal
+from agent.sources.mysql.split import ABSENT
+from agent.sources.mysql.statements import Kind
+from agent.sources.mysql.table_ids import table_id
+from agent.sources.mysql.uri import Target
+from reactor.ids import Ts
+from reactor.records import DdlRecord
+
+_ERROR, _END = 256 + 0xFF, 256 + 0xFE
+#: parts of statements that are looked at, or refused, as a whole
+_PARTS = frozenset({8, 9, 10, 11, 12, wire.BEGIN_LOAD})
+_ROWS_V0 = frozenset({20, 21, 22})
+_SYSTEM = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
+
+
+class RareEvents:
+    """``known`` gives the schema of a table that the binlog has not declared yet, if anybody knows it. ``interpret``
+    tells what a definition does to the tables, or None where it does nothing to ours."""
+
+    def __init__(
+        self,
+        target: Target,
+        state: Ints,
+        *,
+        declarations: Declarations,
+        progress: Progress,
+        known: Callable[[str, str], TableSchema | None],
+        interpret: Callable[[DdlEvent], DdlRecord | None],
+    ) -> None:
+        self._target = target
+        self._state = state
+        self._declarations = declarations
+        self._progress = progress
+        self._known = known
+        self._interpret = interpret
+        self._savepoints: dict[str, int] = {}
+        self._savepoints_txn = 0
+        self._cut_txn = 0
+        self._prepared: dict[str, bool] = {}
+        #: what definitions have changed, for the next cut to carry
+        self.ddl: list[DdlRecord] = []
+
+    def handle(self, arena: Arena) -> bool:
+        """Deal with the event that ``split`` stopped at; False for a compressed transaction, which is the stream's.
+
+        :raises SourceError: it means that reading cannot go on.
+        """
+        state = self._state
+        at, end, kind = (int(state[cell]) for cell in (split.RARE_POS, split.RARE_END, split.RARE_TYPE))
+        if kind > 255:
+            raise self._refusal(kind, arena.data[at:end].tobytes())
+        body = self._body(arena, at, end, kind)
+        match kind:
+            case wire.TRANSACTION_PAYLOAD:
+                return False
+            case wire.TABLE_MAP:
+                self._declarations.declare(body, txn=int(state[split.TXNS]))
+            case wire.QUERY | wire.QUERY_COMPRESSED:
+                query = events.parse_query(body, is_compressed=kind == wire.QUERY_COMPRESSED)
+                self._handle_query(query, arena, at)
+            case wire.EXECUTE_LOAD:
+                self._refuse_write(events.parse_load(body))
+            case wire.XA_PREPARE:
+                self._handle_prepare(*events.parse_xa_prepare(body))
+            case wire.ROTATE:
+                self._progress.rotate(events.parse_rotate(arena.data[at : self._whole(end)].tobytes()))
+            case wire.FORMAT_DESCRIPTION:
+                self._handle_format(arena.data[at : self._whole(end)].tobytes())
+            case wire.TAGGED_GTID:
+                self._handle_tagged_gtid(events.parse_tagged_gtid(body), arena, at)
+            case wire.HEARTBEAT_V2:
+                if state[split.IN_TXN] == split.CLOSED and (position := events.parse_heartbeat_v2(body)):
+                    split.resolve(position, int(state[split.NOW]), state)
+            case _:
+                self._handle_unknown(kind, body, wire.read_u16(arena.data, at + wire.FLAGS_AT))
+        return True
+
+    def on_cut(self, rows: int, *, is_complete: bool) -> None:
+        """``rows`` lines have left the arena; without ``is_complete`` some are of the open transaction."""
+        if not is_complete:
+            self._cut_txn = int(self._state[split.TXNS])
+        self._savepoints = {name: row - rows for name, row in self._savepoints.items()}
+
+    def finish(self) -> None:
+        """The open transaction is over."""
+        if split.finish(self._state, self._progress.gtids) == split.GTIDS_FULL:
+            self._progress.drain()
+            split.finish(self._state, self._progress.gtids)
+
+    def _whole(self, end: int) -> int:
+        return end + int(self._state[split.CHECKSUM])
+
+    def _body(self, arena: Arena, at: int, end: int, kind: int) -> bytes:
+        """Behind the header, and verified; rotations and format descriptions look after themselves."""
+        is_checked = self._state[split.CHECKSUM] and not self._state[split.BARE]
+        if is_checked and kind not in (wire.ROTATE, wire.FORMAT_DESCRIPTION):
+            event = arena.data[at : self._whole(end)].tobytes()
+            if not events.is_sound(event):
+                raise self.damaged()
+            return event[wire.HEADER_BYTES : -events.CHECKSUM_BYTES]
+        return arena.data[at + wire.HEADER_BYTES : end].tobytes()
+
+    def _handle_query(self, query: Query, arena: Arena, at: int) -> None:
+        state = self._state
+        if state[split.IN_TXN] == split.CLOSED:  # a server that writes no GTIDs
+            self._begin(arena, at, wire.read_u32(arena.data, at) * 1_000_000)
+        statement = statements.plain(query.statement)
+        match statements.kind(statement):
+            case Kind.SAVEPOINT:
+                self._set_savepoint(statements.savepoint(statement))
+            case Kind.ROLLBACK_TO:
+                self._roll_back_to(statements.savepoint(statement))
+            case Kind.ROLLBACK:
+                self._drop_rows(int(state[split.DONE_ROWS]))
+                self.finish()
+            case Kind.COMMIT:
+                self.finish()
+            case Kind.XA_BEGIN:
+                state[split.IN_TXN] = split.BEGUN
+            case Kind.XA_COMMIT:
+                self._prepared.pop(statements.xa_name(statement), None)
+                self.finish()
+            case Kind.XA_ROLLBACK:
+                self._handle_xa_rollback(statements.xa_name(statement))
+            case Kind.WRITE:
+                self._refuse_write(query)
+            case Kind.TRUNCATE | Kind.DDL as kind if not state[split.SKIPPING]:
+                if kind is Kind.DDL or not self._record_truncate(statement, query.database, arena, at):
+                    self._record_ddl(query)
+        if state[split.IN_TXN] == split.GROUP:
+            self.finish()
+
+    def _begin(self, arena: Arena, at: int, time_us: int) -> None:
+        if split.begin(wire.read_u32(arena.data, at + wire.LENGTH_AT), time_us, self._state) != split.DONE:
+            raise self.out_of_order()
+
+    def _handle_tagged_gtid(self, gtid: events.TaggedGtid, arena: Arena, at: int) -> None:
+        self._begin(arena, at, gtid.time_us or wire.read_u32(arena.data, at) * 1_000_000)
+        self._progress.open_tagged(gtid)
+
+    def _record_ddl(self, query: Query) -> None:
+        ts, time_us = self._state[split.COMMIT_TS], self._state[split.COMMIT_TIME]
+        event = DdlEvent(Ts(int(ts)), query.database, query.statement, int(time_us) / 1e6)
+        if record := self._interpret(event):
+            self.ddl.append(record)
+        # where names come from elsewhere the same table map may mean another table now
+        self._declarations.reconsider()
+
+    def _record_truncate(self, statement: str, database: str, arena: Arena, at: int) -> bool:
+        """A line of one byte; False where nobody knows the table's columns."""
+        name = statements.truncated_table(statement, database)
+        if name is None or not self._declarations.is_wanted(*name):
+            return name is not None
+        slot = self._declarations.newest_slot(table_id(*name))
+        if slot == ABSENT:
+            schema = self._known(*name)
+            if schema is None:
+                return False
+            slot = self._declarations.add(schema)
+        state = self._state
+        row = int(state[split.ROWS])
+        arena.reserve_rows(row + 1)
+        arena.data[at] = wire.TRUNCATED
+        arena.rows[row] = (
+            at,
+            1,
+            slot,
+            state[split.COMMIT_TS],
+            state[split.SEQ] << split.SEQ_SHIFT,
+            state[split.COMMIT_TIME],
+        )
+        state[split.SEQ] += 1
+        state[split.ROWS] += 1
+        return True
+
+    def _refuse_write(self, query: Query) -> None:
+        """A change of rows as a statement: nothing to us where it is plain that no wanted table changes."""
+        table = statements.written_table(statements.plain(query.statement), query.database)
+        is_ours = query.database not in _SYSTEM if table is None else self._declarations.is_wanted(*table)
+        if is_ours and not self._state[split.SKIPPING]:
+            name = ".".join(table) if table else f"a table of {query.database}"
+            raise SourceConfigError(
+                f"{self._target} logged a change of {name} as a statement ({self._place()}), which tells no rows; "
+                f"set binlog_format=ROW for all sessions; {NEW_SNAPSHOT}"
+            )
+
+    def _set_savepoint(self, name: str) -> None:
+        txn = int(self._state[split.TXNS])
+        if txn != self._savepoints_txn:
+            self._savepoints, self._savepoints_txn = {}, txn
+        self._savepoints[name] = int(self._state[split.ROWS])
+
+    def _roll_back_to(self, name: str) -> None:
+        is_known = self._savepoints_txn == self._state[split.TXNS] and name in self._savepoints
+        # without a savepoint in the binlog the transaction had changed nothing before it
+        self._drop_rows(self._savepoints[name] if is_known else int(self._state[split.DONE_ROWS]))
+
+    def _drop_rows(self, until: int) -> None:
+        """Forget the open transaction's rows from line ``until`` on."""
+        is_cut = self._cut_txn == self._state[split.TXNS]
+        if until < 0 or (is_cut and until == self._state[split.DONE_ROWS]):
+            raise SourceError(
+                f"{self._target} rolled back a transaction that is in the log by half ({self._place()}); {NEW_SNAPSHOT}"
+            )
+        self._state[split.ROWS] = until
+
+    def _handle_prepare(self, commits: bool, name: str) -> None:
+        state = self._state
+        if not commits:
+            is_cut = self._cut_txn == state[split.TXNS]
+            self._prepared[name] = is_cut or bool(state[split.ROWS] > state[split.DONE_ROWS])
+        self.finish()
+
+    def _handle_xa_rollback(self, name: str) -> None:
+        if self._prepared.pop(name, True) and not self._state[split.SKIPPING]:
+            raise SourceError(
+                f"{self._target} rolled back a prepared XA transaction whose rows had been read ({self._place()}); "
+                f"{NEW_SNAPSHOT}"
+            )
+        self.finish()
+
+    def _handle_format(self, event: bytes) -> None:
+        if not events.is_sound(event) and not events.is_sound(event[: -events.CHECKSUM_BYTES]):
+            raise self.damaged()
+        form = events.parse_format(event[wire.HEADER_BYTES :])
+        if not form.is_readable:
+            raise SourceConfigError(
+                f"the binlog of {self._target} ({form.server_version}) has row events of an unknown form; "
+                "Weir reads MySQL from 5.6 and MariaDB from 10.2 on"
+            )
+        if self._state[split.IN_TXN] != split.CLOSED:  # the server fell before it was committed
+            self._drop_rows(int(self._state[split.DONE_ROWS]))
+            self._state[split.IN_TXN] = split.CLOSED
+        self._state[split.CHECKSUM] = form.checksum_bytes
+        self._declarations.forget()
+
+    def _handle_unknown(self, kind: int, body: bytes, flags: int) -> None:
+        if kind == wire.INCIDENT:
+            raise PositionLostError(
+                f"the binlog of {self._target} has a gap, says the server ({events.parse_incident(body) or 'no reason'}"
+                f", {self._place()}); {NEW_SNAPSHOT}"
+            )
+        if kind in _PARTS or (flags & wire.FLAG_IGNORABLE and kind not in _ROWS_V0):
+            return
+        raise SourceError(
+            f"{self._target} sent a binlog event of the unknown type {kind} ({self._place()}); report this with the "
+            "server's version"
+        )
+
+    def _refusal(self, kind: int, packet: bytes) -> SourceError:
+        if kind == _ERROR:
+            return refusal(*events.parse_error(packet), self._target)
+        return self.ended() if kind == _END else self.malformed()
+
+    def _place(self) -> str:
+        return str(self._progress.position().binlog)
+
+    def ended(self) -> SourceUnreachableError:
+        return SourceUnreachableError(f"{self._target} ended the binlog; it is opened again")
+
+    def damaged(self) -> SourceUnreachableError:
+        return SourceUnreachableError(
+            f"{self._target} sent an event whose checksum is wrong (behind {self._place()}); it is read again"
+        )
+
+    def malformed(self) -> SourceUnreachableError:
+        return SourceUnreachableError(
+            f"{self._target} sent what is no binlog event (behind {self._place()}); it is read again"
+        )
+
+    def out_of_order(self) -> SourceUnreachableError:
+        return SourceUnreachableError(
+            f"{self._target} began a transaction behind its own position ({self._place()}); the binlog is opened again"
+        )

@@ -1,0 +1,338 @@
+"""The binlog of one server: raw blocks off the socket into arenas, split in place, cut on demand.
+
+Blocking, and driven by one thread: ``read`` until something is due, ``cut`` when the driver wants it, or must: because
+the arena is full, or because a definition of a table came, behind which nothing is read until the cut that carries it
+has been taken. Nothing here decides when a segment ends or what is durable: that is ``agent.units.sync``. Nothing
+here looks into rows either.
+
+Three layers: this one moves bytes (off the socket, out of a compressed transaction, from one arena into the next),
+``split`` walks over events, ``rare`` deals with what is not rows.
+"""
+
+import contextlib
+import ssl
+import time
+from collections.abc import Callable
+
+from agent.errors import SourceUnreachableError
+from agent.schema import TableSchema
+from agent.sources.arena import Arena, Cut
+from agent.sources.kernel import Ints
+from agent.sources.mysql import crc, split
+from agent.sources.mysql.connection import Connection
+from agent.sources.mysql.declarations import Declarations
+from agent.sources.mysql.events import DdlEvent
+from agent.sources.mysql.payload import Payload
+from agent.sources.mysql.positions import SourcePosition
+from agent.sources.mysql.progress import Progress
+from agent.sources.mysql.rare import RareEvents
+from agent.sources.mysql.request import request_binlog
+from agent.sources.mysql.wire import HEADER_BYTES
+from reactor.ids import Ts
+from reactor.records import DdlRecord
+
+#: a read this large left more behind: the next one need not wait
+_BLOCK_BYTES = 1 << 20
+_PAUSE_S = 0.005
+_HEARTBEAT_S = 1.0
+_PACKET_HEAD, _LONGEST, _FRAME = 4, 0xFFFFFF, 5
+
+
+def _nobody_knows(schema_name: str, name: str) -> None:
+    return None
+
+
+def _nothing_changes(event: DdlEvent) -> None:
+    return None
+
+
+class BinlogStream:
+    """One run of a binlog dump from ``position`` on.
+
+    ``is_wanted`` says by schema and name which tables are replicated; ``describe`` makes a schema of a table map's
+    body (and may raise, to end this run); ``known`` gives the schema of a table that the binlog has not declared yet;
+    ``interpret`` tells what a definition (CREATE, ALTER, …) does to the tables, None where it does nothing to ours.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        arena: Arena,
+        *,
+        position: SourcePosition,
+        is_wanted: Callable[[str, str], bool],
+        describe: Callable[[bytes], TableSchema],
+        known: Callable[[str, str], TableSchema | None] = _nobody_knows,
+        interpret: Callable[[DdlEvent], DdlRecord | None] = _nothing_changes,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
+        self._connection = connection
+        self._socket = connection.socket
+        self._arena = arena
+        self._begun = position
+        self._state: Ints = split.new_state(resolved=position.resolved)
+        self._tables = crc.make_tables()
+        self._declarations = Declarations(is_wanted, describe)
+        self._progress = Progress(position, self._state, is_mariadb=connection.is_mariadb)
+        self._rare = RareEvents(
+            connection.target,
+            self._state,
+            declarations=self._declarations,
+            progress=self._progress,
+            known=known,
+            interpret=interpret,
+        )
+        self._payload: Payload | None = None
+        self._waiting = b""
+        self._clock_ahead_s = 0.0
+        self._pause_s = pause_s
+        self._paused_until = 0.0
+        self.bytes_read = 0
+        self.rows_read = 0
+
+    def start(self, *, server_id: int, by_gtid: bool = False, heartbeat_s: float = _HEARTBEAT_S) -> None:
+        """Ask for everything behind the position, as replica ``server_id``: by file and offset, or by the GTID set.
+
+        :raises SourceError: the server refuses; what it thinks of the position comes with the first ``read``.
+        """
+        ((clock,),) = self._connection.query("SELECT UNIX_TIMESTAMP(NOW(6))")
+        self._clock_ahead_s = float(clock or 0) - time.time()
+        request_binlog(self._connection, self._begun, server_id=server_id, by_gtid=by_gtid, heartbeat_s=heartbeat_s)
+
+    @property
+    def resolved_ts(self) -> Ts:
+        return Ts(int(self._state[split.RESOLVED]))
+
+    @property
+    def complete_rows(self) -> int:
+        """Row events at hand that belong to finished transactions."""
+        return int(self._state[split.DONE_ROWS])
+
+    @property
+    def wants_reply(self) -> bool:
+        """A binlog dump asks for nothing."""
+        return False
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing more can be read before a cut."""
+        return self._has_ddl or self._arena.free_bytes == 0 or int(self._state[split.ROWS]) == len(self._arena.rows)
+
+    @property
+    def transactions(self) -> int:
+        """How many have begun so far."""
+        return int(self._state[split.TXNS])
+
+    def position(self) -> SourcePosition:
+        """Where to go on behind what has been resolved."""
+        return self._progress.position()
+
+    def read(self, *, timeout_s: float) -> bool:
+        """Wait for bytes and split them; False when none came in time.
+
+        :raises SourceError: the connection is lost, or the server ended the stream.
+        """
+        assert not self.is_full, "there is no room: cut first"
+        if not self._take_waiting():
+            pause_s = min(self._paused_until - time.monotonic(), timeout_s)
+            if pause_s > 0:
+                time.sleep(pause_s)
+            count = self._receive(timeout_s=max(timeout_s, 0.001))
+            if count == 0:
+                return False
+            self._paused_until = 0.0 if count >= _BLOCK_BYTES else time.monotonic() + self._pause_s
+            self.bytes_read += count
+        self._split()
+        self._make_room()
+        return True
+
+    def cut(self, successor: Arena) -> Cut:
+        """Give away everything up to the last finished transaction and go on in ``successor``.
+
+        When the arena is full of one open transaction, a part of that is given away. A cut for a definition's sake may
+        have no rows.
+        """
+        state, arena = self._state, self._arena
+        is_complete = bool(state[split.DONE_ROWS] > 0) or self._has_ddl
+        rows = int(state[split.DONE_ROWS if is_complete else split.ROWS])
+        assert rows > 0 or is_complete, "there is nothing to cut"
+        end = int(state[split.DONE_POS if is_complete else split.POS])
+        cut = self._describe_cut(rows, is_complete=is_complete)
+        self.rows_read += rows
+        successor.take_rest(arena, from_byte=end, from_row=rows, rows=int(state[split.ROWS]))
+        self._arena = successor
+        state[split.ROWS] -= rows
+        self._rare.on_cut(rows, is_complete=is_complete)
+        if is_complete:
+            self._rare.ddl = []
+        self._rebase(end)
+        # behind a definition, or where the lines ran out, whole events may wait in the bytes that moved on
+        self._split()
+        self._make_room()
+        return cut
+
+    def progress(self) -> Cut:
+        """A cut without events: how far the stream is. Only while no finished transaction is at hand."""
+        assert self.complete_rows == 0, "events must be cut before their position is passed on"
+        ts, position = self.resolved_ts, self.position().to_json()
+        return Cut(None, 0, [], ts, ts, ts, self._resolved_time, is_complete=True, position=position)
+
+    def report(self, durable: Ts, *, ask_reply: bool) -> None:
+        """Nothing: the server keeps its binlog for as long as it is told to, and not for us."""
+
+    @property
+    def _has_ddl(self) -> bool:
+        """A definition waits for its cut, and nothing is open."""
+        return bool(self._rare.ddl) and self._state[split.IN_TXN] == split.CLOSED
+
+    @property
+    def _resolved_time(self) -> float:
+        return int(self._state[split.RESOLVED_TIME]) / 1e6
+
+    def _describe_cut(self, rows: int, *, is_complete: bool) -> Cut:
+        arena = self._arena
+        ddl = tuple(self._rare.ddl) if is_complete else ()
+        times = [Ts(int(arena.rows[row, 3])) for row in (0, rows - 1)] if rows else []
+        times += [record.ts for record in ddl]
+        return Cut(
+            arena=arena,
+            rows=rows,
+            schemas=self._declarations.schemas,
+            first_ts=min(times),
+            last_ts=max(times),
+            resolved_ts=self.resolved_ts,
+            resolved_time=self._resolved_time,
+            is_complete=is_complete,
+            position=self.position().to_json(),
+            ddl=ddl,
+        )
+
+    def _take_waiting(self) -> bool:
+        """Bytes that are here already: of a compressed transaction, and then what had come behind it."""
+        arena = self._arena
+        view = arena.data.data[arena.filled : arena.filled + _BLOCK_BYTES]
+        if self._payload is not None:
+            count = self._payload.read_into(view)
+            if count == 0:
+                self._close_payload(self._payload)
+                return True
+        else:
+            count = min(len(view), len(self._waiting))
+            view[:count] = self._waiting[:count]
+            self._waiting = self._waiting[count:]
+        arena.filled += count
+        return count > 0
+
+    def _receive(self, *, timeout_s: float) -> int:
+        """Bytes put into the arena: what is there, up to a block."""
+        view = self._arena.data.data[self._arena.filled : self._arena.filled + _BLOCK_BYTES]
+        try:
+            self._socket.settimeout(timeout_s)
+            count = self._socket.recv_into(view)
+        except TimeoutError:
+            return 0
+        except OSError as error:
+            raise self._rare.ended() from error
+        if count == 0:
+            raise self._rare.ended()
+        if self._connection.is_tls:
+            count += self._receive_records(view[count:])
+        self._arena.filled += count
+        return count
+
+    def _receive_records(self, view: memoryview) -> int:
+        """TLS gives at most one record (16 KiB) a call: take the others that have come too."""
+        count = 0
+        self._socket.settimeout(0.0)
+        with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError):
+            while count < len(view) and (received := self._socket.recv_into(view[count:])):
+                count += received
+        return count
+
+    def _split(self) -> None:
+        self._state[split.NOW] = int((time.time() + self._clock_ahead_s) * 1e6)
+        while not self._has_ddl:
+            declared, arena = self._declarations, self._arena
+            outcome = split.split(
+                self._tables,
+                arena.data,
+                arena.filled,
+                self._state,
+                declared.maps,
+                declared.bodies,
+                self._progress.gtids,
+                arena.rows,
+            )
+            if outcome == split.RARE:
+                self._handle_rare()
+            elif outcome == split.GTIDS_FULL:
+                self._progress.drain()
+            elif outcome in (split.NEED_MORE, split.ROWS_FULL) or (
+                outcome == split.LONG_PACKET and not self._join_packets()
+            ):
+                return
+            elif outcome != split.LONG_PACKET:
+                raise self._fault(outcome)
+
+    def _handle_rare(self) -> None:
+        if not self._rare.handle(self._arena):
+            self._open_payload()
+        if self._state[split.IN_TXN] == split.CLOSED:
+            self._state[split.DONE_POS] = self._state[split.POS]
+            self._state[split.DONE_ROWS] = self._state[split.ROWS]
+
+    def _fault(self, outcome: int) -> SourceUnreachableError:
+        if outcome == split.BAD_CHECKSUM:
+            return self._rare.damaged()
+        return self._rare.out_of_order() if outcome == split.OUT_OF_ORDER else self._rare.malformed()
+
+    def _open_payload(self) -> None:
+        """Take the compressed transaction out of the arena, with what lies behind it, and read on inside it."""
+        arena, state = self._arena, self._state
+        at, end, behind = (int(state[cell]) for cell in (split.RARE_POS, split.RARE_END, split.POS))
+        rest = arena.data[behind : arena.filled].tobytes() + self._waiting
+        self._payload, self._waiting = Payload(arena.data[at + HEADER_BYTES : end].tobytes(), rest), b""
+        arena.filled = at - _FRAME
+        state[split.POS] = arena.filled
+        state[split.BARE] = 1
+
+    def _close_payload(self, payload: Payload) -> None:
+        if self._state[split.POS] != self._arena.filled:
+            raise self._rare.malformed()
+        self._state[split.BARE] = 0
+        self._payload, self._waiting = None, payload.rest
+
+    def _join_packets(self) -> bool:
+        """An event of 16 MiB and more comes in several packets: move their contents together, where all are here."""
+        arena = self._arena
+        data, at = arena.data, int(self._state[split.POS])
+        pieces: list[tuple[int, int]] = []
+        while not pieces or pieces[-1][1] - pieces[-1][0] == _LONGEST:
+            if at + _PACKET_HEAD > arena.filled:
+                return False
+            start = at + _PACKET_HEAD
+            at = start + int.from_bytes(data[at : at + 3].tobytes(), "little")
+            pieces.append((start, at))
+        if at > arena.filled:
+            return False
+        for start, end in reversed(pieces):
+            data[at - (end - start) : at] = data[start:end].copy()
+            at -= end - start
+        self._state[split.LONG] = pieces[-1][1] - at
+        self._state[split.POS] = at - _PACKET_HEAD
+        return True
+
+    def _make_room(self) -> None:
+        """A full arena without a single row to give away: forget what was skipped, or grow for a giant event."""
+        if self._state[split.ROWS] > 0 or self._has_ddl or not self.is_full:
+            return
+        at = int(self._state[split.POS])
+        if at > 0:
+            self._arena.discard(at)
+            self._rebase(at)
+        else:
+            self._arena.grow(2 * len(self._arena.data))
+
+    def _rebase(self, cut_at: int) -> None:
+        self._state[split.POS] -= cut_at
+        self._state[split.DONE_POS] = self._state[split.DONE_ROWS] = 0
