@@ -203,7 +203,7 @@ def _column(row: Sequence[Any], collations: dict[str, int], table: str) -> Colum
         int(type_id),
         modifier,
         is_key=line.key == "PRI",
-        is_unsigned="unsigned" in line.column_type.split() or type_id == FieldType.YEAR,
+        is_unsigned="unsigned" in line.column_type.split(),
         collation=_collation(line, type_id, collations),
         members=line.members if type_id in (FieldType.ENUM, FieldType.SET) else (),
     )

@@ -24,8 +24,8 @@ from agent.sources.mysql.refusals import refusal
 from agent.sources.mysql.sql import identifier
 from agent.sources.mysql.types import FieldType
 
-BATCH_ROWS: Final = 65_536
-_BLOCK_BYTES: Final = 8 << 20
+BATCH_ROWS: Final = 16_384
+_BLOCK_BYTES: Final = 4 << 20
 #: places of one batch: 32 MiB at most, which a table of very many columns would pass
 _PLACES_MAX: Final = 2 << 20
 _READ_TIMEOUT_S: Final = 600.0
