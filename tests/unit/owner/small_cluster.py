@@ -47,6 +47,9 @@ class Processor:
         self.epoch = epoch
         self.writing: set[TableSpan] = set()
         self.units: dict[str, effects.StartUnit] = {}
+        #: a flush is under way: what is told to stop does so at ``stop``
+        self.is_slow = False
+        self.stopping: list[TableSpan] = []
         self._cluster = cluster
         self._written: dict[TableSpan, Ts] = {}
 
@@ -62,8 +65,9 @@ class Processor:
                     self.writing.add(span)
                     self.happened(effects.SpanRunning(span))
                 case effects.StopSpan(span=span):
-                    self.writing.discard(span)
-                    self.happened(effects.SpanStopped(span, self._at(span)))
+                    self.stopping.append(span)
+                    if not self.is_slow:
+                        self.stop()
                 case effects.StartUnit():
                     self.units[effect.source] = effect
                     self._cluster.unit_started(self.agent.capture, effect)
@@ -79,6 +83,12 @@ class Processor:
             if self._written[span] < allowed:
                 self._written[span] = allowed
                 self.happened(effects.SpanProgress(span, self._at(span), time))
+
+    def stop(self) -> None:
+        stopping, self.stopping = self.stopping, []
+        for span in stopping:
+            self.writing.discard(span)
+            self.happened(effects.SpanStopped(span, self._at(span)))
 
     def happened(self, event: effects.AgentEvent) -> None:
         self.take(self.agent.handle_event(event, self._cluster.now))

@@ -124,6 +124,40 @@ def test_the_other_tables_go_on_and_people_see_why_this_one_does_not() -> None:
     assert written(cluster) == set(even_spans(T1, 2))
 
 
+def test_the_checkpoint_counts_the_table_that_nobody_writes() -> None:
+    cluster = running("a", "b")
+    sink = CutSinkModel(cluster)
+    sink.is_silent = True
+    other = next(processor for processor in cluster.processors.values() if S2 in processor.writing)
+    other.writing.discard(S2)
+    go(cluster, sink, 4)
+    split(cluster, 2)
+    go(cluster, sink, 12)
+    cut = cut_of(cluster)
+    assert cut is not None
+    assert cut.under_way is not None
+    assert cluster.checkpoint_ts() == 200 < cut.under_way.ts
+    other.writing.add(S2)
+    go(cluster, sink, 4)
+    assert cluster.checkpoint_ts() == cut.under_way.ts
+
+
+def test_the_sink_is_asked_when_the_last_span_has_stopped() -> None:
+    cluster = running("a", "b")
+    sink = CutSinkModel(cluster)
+    writer = next(processor for processor in cluster.processors.values() if S1 in processor.writing)
+    writer.is_slow = True
+    split(cluster, 2)
+    go(cluster, sink, 12)
+    cut = cut_of(cluster)
+    assert cut is not None
+    assert (writer.stopping, cut.under_way) == ([S1], None)
+    writer.is_slow = False
+    writer.stop()
+    go(cluster, sink, 20)
+    assert written(cluster) == set(even_spans(T1, 2))
+
+
 def lose_owner(cluster: SmallCluster) -> None:
     cluster.elect(B if cluster.owner.capture == A else A)
 
