@@ -6,7 +6,7 @@ here, so that sinks and flush tasks never look at source type ids.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -38,7 +38,9 @@ class Column:
     ``type_id`` and ``modifier`` are the source's own (PostgreSQL: type oid and atttypmod; MySQL: field type and the
     metadata word of a table map); ``type_name`` is for people. ``is_key`` says whether it belongs to the replica
     identity that updates and deletes carry. MySQL only: ``is_unsigned``; ``collation`` (its number, 0 where the type
-    has none, 63 is binary); ``members`` of an enum or set, in order.
+    has none, 63 is binary); ``members`` of an enum or set, in order. PostgreSQL only: ``place``, the column's number,
+    which it keeps for life, 0 where that is not known. It tells a column that was renamed from a new one; it is no
+    part of what a column is.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Column:
     is_unsigned: bool = False
     collation: int = 0
     members: tuple[str, ...] = ()
+    place: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from agent.schema import LOG_BATCH, TableSchema
 from agent.sources import gather
 from agent.sources.kernel import Bytes, Ints
 from reactor.ids import Ts
+from reactor.records import DdlRecord
 
 _ROW_CELLS = 6
 #: room for one row line per so many bytes: a busy stream of tiny rows cuts a little earlier
@@ -114,6 +115,8 @@ class Cut:
     is_complete: bool
     #: what else the source needs to go on at ``resolved_ts``: see ``agent.sources.source.Position``
     position: str = ""
+    #: what its finished transactions have changed of the tables
+    ddl: tuple[DdlRecord, ...] = ()
 
     def batches(self) -> list[TableBatch]:
         """Its events, grouped by table. Copies: the arena is free afterwards."""

@@ -4,9 +4,9 @@ A ``Source`` holds no connection; each call opens what it needs. All calls block
 after any failure, and raise ``SourceError``s: one line, cause and cure. Values that travel to executors are picklable.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from agent.schema import TableSchema
 from agent.sources.arena import Arena, Cut
 from agent.sources.dumping import DoneChunks, DumpOrder, DumpSession, Plan
 from reactor.ids import Ts
-from reactor.records import ChangefeedConfig, SinkMode, TableRecord
+from reactor.records import ChangefeedConfig, DdlRecord, SinkMode, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class StreamOrder:
-    """What a sync unit reads. An empty ``identity.system_id`` is any server."""
+    """What a sync unit reads. An empty ``identity.system_id`` is any server. ``schemas``: the tables as they began."""
 
     tables: tuple[TableRecord, ...]
     identity: Identity = Identity("")
+    schemas: Mapping[int, TableSchema] = field(default_factory=dict)
 
 
 class StreamRestart(Exception):
@@ -120,8 +121,8 @@ class OpenStream(Protocol):
 class Streams(Protocol):
     """Opens one stream after the other for one sync unit, and remembers between them what it has learnt."""
 
-    def open(self, at: Position, arena: Arena) -> OpenStream:
-        """Check that the server can go on exactly at ``at``, and start there.
+    def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> OpenStream:
+        """Check that the server can go on exactly at ``at``, and start there. ``ddl``: what is known to have changed.
 
         :raises PositionLostError: it cannot, or is another server.
         """

@@ -3,6 +3,7 @@
 - ``plan-{epoch}.json``: the tables, their schemas and chunk plans, as one run of the unit began with them. The one with
   the highest epoch counts.
 - ``done-{epoch}-{number}.jsonl``: finished chunks, a line each, with the files that the sink staged.
+- ``begun-{epoch}.json``: without a dump, the tables' schemas where the stream begins.
 
 No file is ever changed, and every name carries the epoch of its writer. So a crash leaves whole files only, and a
 worker that lost its order but not its life can neither overwrite what a newer one wrote nor take its place. Where two
@@ -26,6 +27,7 @@ from reactor.records import TableRecord
 
 # ten digits, and more once etcd has come to revision 100,000 (see ``owner.workers.first_epoch``)
 _PLAN: Final = re.compile(r"^plan-(\d{10,})\.json$")
+_BEGUN: Final = re.compile(r"^begun-(\d{10,})\.json$")
 _DONE: Final = re.compile(r"^done-(\d{10,})-(\d{6,})\.jsonl$")
 
 
@@ -71,6 +73,19 @@ class Manifest:
     def write_done(self, epoch: int, number: int, chunks: Iterable[DoneChunk]) -> None:
         """:raises LogError: the storage refused."""
         self._write(f"done-{epoch:010d}-{number:06d}.jsonl", "".join(f"{_chunk_to_json(chunk)}\n" for chunk in chunks))
+
+    def write_begun(self, epoch: int, schemas: Iterable[TableSchema]) -> None:
+        """:raises LogError: the storage refused."""
+        self._write(f"begun-{epoch:010d}.json", json.dumps([schema.to_json() for schema in schemas]))
+
+    def read_schemas(self) -> dict[int, TableSchema]:
+        """The tables as they were where the stream begins. :raises LogError: the storage refused."""
+        begun = {int(match[1]): name for name in self.directory.names() if (match := _BEGUN.match(name))}
+        if begun:
+            schemas = [TableSchema.from_json(text) for text in json.loads(self._read(begun[max(begun)]))]
+            return {schema.table_id: schema for schema in schemas}
+        plan = self.read_plan()
+        return {table.schema.table_id: table.schema for table in plan.tables} if plan else {}
 
     def _read(self, name: str) -> bytes:
         with open_input(self.directory.path_of(name)) as file:

@@ -33,7 +33,7 @@ class UnitRecords:
     async def write(self, record: UnitRecord) -> None:
         """Store ``record``; doing it again changes nothing.
 
-        While a source is synced its tables are the owner's, who changes them with the schema: what it has written stays.
+        While a source is synced its tables are the owner's, who changes them with the schema: they stay as stored.
 
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         """

@@ -32,7 +32,7 @@ from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import Ts
-from reactor.records import LogHead
+from reactor.records import DdlRecord, LogHead
 
 _log = structlog.get_logger()
 
@@ -75,6 +75,8 @@ class SyncUnit:
         self._checkpoint = checkpoint
         self._retention_s = retention_s
         self._settings = settings or SyncSettings()
+        #: what is known to have changed of the tables, by Ts
+        self._ddl: list[DdlRecord] = []
         self._retention_at = 0.0
         self._check_at = 0.0
         self._sessions = self._segments = self._rows = self._bytes = 0
@@ -90,6 +92,7 @@ class SyncUnit:
         :raises WeirError: whatever else does not pass by itself.
         """
         await self._writer.take_over(self._start.ts, position=self._start.text)
+        self._ddl = await self._writer.read_ddl()
         delay_s = self._settings.reconnect_s
         while True:
             before = self._writer.head.resolved_ts
@@ -142,7 +145,7 @@ class SyncUnit:
         head = self._writer.head
         arena = pool.take(timeout_s=0.0)
         assert arena is not None, "a new pool has free arenas"
-        return self._streams.open(Position(head.resolved_ts, head.position), arena)
+        return self._streams.open(Position(head.resolved_ts, head.position), arena, self._ddl)
 
     async def _read(self, opened: OpenStream, pool: ArenaPool) -> None:
         settings, head = self._settings, self._writer.head
@@ -198,13 +201,22 @@ class SyncUnit:
             opened.abort()
 
     async def _append(self, cut: Cut, pool: ArenaPool) -> None:
+        """What has changed of the tables goes with the head that passes it, if it did not go ahead of it already."""
+        known = {record.ts for record in self._ddl} if cut.ddl else ()
+        ddl = [record for record in cut.ddl if record.ts not in known]
         if cut.arena is None:
-            await self._writer.advance(cut.resolved_ts, resolved_time=cut.resolved_time, position=cut.position)
-            return
+            await self._writer.advance(cut.resolved_ts, resolved_time=cut.resolved_time, position=cut.position, ddl=ddl)
+        else:
+            await self._append_segment(cut, pool, ddl)
+        for record in ddl:
+            self._ddl.append(record)
+            _log.info("the schema has changed", ts=record.ts, changes=[change.kind.value for change in record.changes])
+
+    async def _append_segment(self, cut: Cut, pool: ArenaPool, ddl: list[DdlRecord]) -> None:
         written = await anyio.to_thread.run_sync(self._write, cut, pool)
         failpoints.reach(Point.SYNC_WRITTEN)
         await self._writer.append(
-            written, is_complete=cut.is_complete, resolved_time=cut.resolved_time, position=cut.position
+            written, is_complete=cut.is_complete, resolved_time=cut.resolved_time, position=cut.position, ddl=ddl
         )
         self._segments += 1
         self._rows += cut.rows

@@ -21,15 +21,16 @@ from agent.schema import TableSchema
 from agent.settings import SyncSettings
 from agent.sources.postgres.connection import Connection, connect
 from agent.sources.postgres.lsn import parse_lsn
+from agent.sources.postgres.preflight import key_of
 from agent.sources.postgres.slots import Names, create_slot, ensure_publications, names_for
 from agent.sources.postgres.streams import PostgresStreams
-from agent.sources.source import Identity, Position, StreamOrder
+from agent.sources.source import Identity, Position, Scope, StreamOrder
 from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.keys import LogKey
+from reactor.keys import LogKey, ddl_prefix
 from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import LogHead, TableRecord
+from reactor.records import ChangefeedConfig, DdlRecord, FilterConfig, LogHead, SinkMode, TableRecord
 
 _numbers = itertools.count()
 _KEY = LogKey("c", "default", ChangefeedId("feed"), "postgresql")
@@ -54,6 +55,20 @@ class SyncRig:
     settings: SyncSettings = field(default_factory=SyncSettings)
     checkpoint_ts: int = 0
     retention_s: float = 600.0
+    #: the tables as they begin; without them, as the stream first declares them
+    first_schemas: dict[int, TableSchema] = field(default_factory=dict)
+    #: which new tables are wanted
+    rules: tuple[str, ...] = ("!*.*",)
+
+    @property
+    def scope(self) -> Scope:
+        config = ChangefeedConfig(filter=FilterConfig(rules=self.rules))
+        return Scope("c", "feed", SinkMode.UPSERT, config)
+
+    def ddl(self) -> list[DdlRecord]:
+        """What the log has found to have changed."""
+        prefix = ddl_prefix(_KEY.cluster, _KEY.namespace, _KEY.changefeed)
+        return [DdlRecord.decode(item.value, key=item.key) for item in self.etcd.get_prefix(prefix).items]
 
     def execute(self, sql: str) -> None:
         with connect(self.uri) as connection:
@@ -64,7 +79,9 @@ class SyncRig:
 
     def unit(self, capture: str = "a", *, system_id: str = "") -> SyncUnit:
         return SyncUnit(
-            PostgresStreams(self.uri, self.names, StreamOrder(self.tables, Identity(system_id, 1))),
+            PostgresStreams(
+                self.uri, self.names, StreamOrder(self.tables, Identity(system_id, 1), self.first_schemas), self.scope
+            ),
             Position(self.start_ts),
             writer=LogWriter(self.store(), capture=CaptureId(capture)),
             directory=self.directory,
@@ -189,7 +206,8 @@ def drop_slots(rig: SyncRig) -> None:
 
 def _record(connection: Connection, table: str) -> TableRecord:
     (oid,) = connection.query(f"SELECT '{table}'::regclass::oid::int8")[0]
-    return TableRecord(table_id=int(oid or 0), schema_name="public", name=table)
+    key = key_of(connection, int(oid or 0))
+    return TableRecord(table_id=int(oid or 0), schema_name="public", name=table, key=key)
 
 
 def _events_of(path: str) -> list[LoggedEvent]:

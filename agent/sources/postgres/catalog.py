@@ -23,7 +23,7 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, a.attname, a.atttypid:
            SELECT unnest(i.indkey::int2[]) FROM pg_catalog.pg_index i
             WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END
          ), false)
-       END
+       END, a.attnum::int4
   FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -59,8 +59,8 @@ def read_schemas(connection: Queries, table_ids: Sequence[int]) -> dict[int, Tab
 
 
 def _column(row: Sequence[Any]) -> Column:
-    name, type_id, modifier, type_name, is_key = row[4:]
-    return Column(name, int(type_id), int(modifier), type_name, is_key in ("t", True))
+    name, type_id, modifier, type_name, is_key, place = row[4:]
+    return Column(name, int(type_id), int(modifier), type_name, is_key in ("t", True), place=int(place))
 
 
 def leaves_sql(table_id: int) -> str:

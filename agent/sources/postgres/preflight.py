@@ -169,6 +169,13 @@ def _read_keys(connection: Connection, table_ids: Sequence[str]) -> dict[int, li
     return keys
 
 
+def key_of(connection: Connection, table_id: int) -> tuple[str, ...]:
+    """What updates and deletes of a table carry; empty where they carry nothing to upsert by, or the table is gone."""
+    rows = connection.query(f"SELECT relreplident FROM pg_catalog.pg_class WHERE oid = {int(table_id)}")
+    keys = _read_keys(connection, [str(int(table_id))]).get(table_id, [])
+    return _key_columns(str(rows[0][0]), keys) if rows else ()
+
+
 def _table(row: Sequence[str | None], keys: Sequence[_Key]) -> _Table:
     table_id, schema, name, identity, rows = row
     record = TableRecord(

@@ -56,15 +56,18 @@ class TypeResolver:
 
     def _resolve_column(self, table_id: int, column: Column) -> Column:
         resolved = types.resolve_column(column, self._user_types)
-        return replace(resolved, type_name=self._type_name(table_id, column, resolved))
+        known = self._known(table_id, resolved)
+        if known is None:
+            return replace(resolved, type_name=self._names.get(column.type_id, ""))
+        return replace(resolved, type_name=known.type_name, place=known.place)
 
-    def _type_name(self, table_id: int, column: Column, resolved: Column) -> str:
-        """As the catalog spells it where the column is still the same, so that both ways of learning a table agree."""
+    def _known(self, table_id: int, column: Column) -> Column | None:
+        """The catalog's column where it is still the same, so that both ways of learning a table agree."""
         schema = self._schemas.get(table_id)
         for known in schema.columns if schema else ():
-            if (known.name, known.type_id, known.modifier) == (column.name, resolved.type_id, resolved.modifier):
-                return known.type_name
-        return self._names.get(column.type_id, "")
+            if (known.name, known.type_id, known.modifier) == (column.name, column.type_id, column.modifier):
+                return known
+        return None
 
 
 def _existing(connection: Connection, table_ids: Sequence[int]) -> list[int]:

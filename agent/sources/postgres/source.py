@@ -71,7 +71,7 @@ class PostgresSource:
             return read_schemas(connection, list(table_ids))
 
     def streams(self, order: StreamOrder) -> PostgresStreams:
-        return PostgresStreams(self._uri, self._names, order)
+        return PostgresStreams(self._uri, self._names, order, self._scope)
 
     def snapshot(self) -> "PostgresSnapshot":
         name = f"{self._names.slot[:52]}_compare"

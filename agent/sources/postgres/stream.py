@@ -30,7 +30,9 @@ from agent.sources.postgres.events import Declarations
 from agent.sources.postgres.lsn import format_lsn
 from agent.sources.postgres.refusals import parse_error, refusal
 from agent.sources.postgres.sql import identifier, literal
+from agent.sources.postgres.tracker import SchemaTracker
 from reactor.ids import Ts
+from reactor.records import DdlRecord
 
 #: a read this large left more behind: the next one need not wait
 _BLOCK_BYTES = 1 << 20
@@ -42,7 +44,8 @@ _RELATION, _TRUNCATE, _ERROR = ord("R"), ord("T"), 256 + ord("E")
 class ReplicationStream:
     """One run of START_REPLICATION. ``resolved`` is where the log stands: what is at or below it is not read again.
 
-    ``resolve`` makes a declared table's types Weir's own (and may raise, to end this run).
+    ``resolve`` makes a declared table's types Weir's own (and may raise, to end this run). ``tracker`` is told of the
+    tables that the stream declares, and of new ones; without it, tables are as they are.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class ReplicationStream:
         resolved: Ts,
         is_wanted: Callable[[int], bool],
         resolve: Callable[[TableSchema], TableSchema],
+        tracker: SchemaTracker | None = None,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._connection = connection
@@ -60,6 +64,7 @@ class ReplicationStream:
         self._is_tls = isinstance(connection.socket, ssl.SSLSocket)
         self._arena = arena
         self._resolve = resolve
+        self._tracker = tracker
         self._declarations = Declarations(is_wanted)
         self._state = split.new_state(resolved=resolved)
         self._pause_s = pause_s
@@ -132,6 +137,7 @@ class ReplicationStream:
             resolved_ts=self.resolved_ts,
             resolved_time=self._resolved_time,
             is_complete=bool(is_complete),
+            ddl=self._take_changes() if is_complete else (),
         )
         self.rows_read += rows
         successor.take_rest(arena, from_byte=end, from_row=rows, rows=int(state[split.ROWS]))
@@ -147,7 +153,9 @@ class ReplicationStream:
         """A cut without events: how far the stream is. Only while no finished transaction is at hand."""
         assert self.complete_rows == 0, "events must be cut before their position is passed on"
         resolved = self.resolved_ts
-        return Cut(None, 0, [], resolved, resolved, resolved, self._resolved_time, is_complete=True)
+        return Cut(
+            None, 0, [], resolved, resolved, resolved, self._resolved_time, is_complete=True, ddl=self._take_changes()
+        )
 
     def report(self, durable: Ts, *, ask_reply: bool) -> None:
         """Tell the server that everything up to ``durable`` may be forgotten, and that we are alive.
@@ -223,16 +231,29 @@ class ReplicationStream:
         at, end, kind = (int(self._state[cell]) for cell in (split.RARE_POS, split.RARE_END, split.RARE_KIND))
         body = self._arena.data[at:end].tobytes()
         if kind == _RELATION:
-            schema = events.parse_relation(body)
-            if self._declarations.is_wanted(schema.table_id):
-                schema = self._resolve(schema)
-            self._declarations.declare(schema)
+            self._declare(events.parse_relation(body))
         elif kind == _TRUNCATE:
             self._record_truncate(events.parse_truncate(body), at, end)
         elif kind == _ERROR:
             raise _stream_refusal(refusal(parse_error(body), self._connection.target))
         else:
             raise self._ended()
+
+    def _declare(self, schema: TableSchema) -> None:
+        """What a transaction that is in the log already declares may be older than what is known."""
+        state, tracker = self._state, self._tracker
+        ts = Ts(int(state[split.COMMIT_TS]))
+        is_news = tracker is not None and not state[split.SKIPPING]
+        if tracker is not None and is_news:
+            tracker.meet(schema, ts)
+        if self._declarations.is_wanted(schema.table_id):
+            schema = self._resolve(schema)
+            if tracker is not None and is_news:
+                schema = tracker.note(schema, ts)
+        self._declarations.declare(schema)
+
+    def _take_changes(self) -> tuple[DdlRecord, ...]:
+        return self._tracker.take(self.resolved_ts) if self._tracker is not None else ()
 
     def _record_truncate(self, truncate: events.Truncate, at: int, end: int) -> None:
         """One event for each of its tables; they share the bytes."""

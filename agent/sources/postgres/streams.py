@@ -9,18 +9,23 @@ from functools import partial
 
 import structlog
 
+from agent.ddl import known_tables
 from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceUnreachableError
+from agent.filters import TableFilter
 from agent.schema import TableSchema
 from agent.sources.arena import Arena
 from agent.sources.postgres import slots
 from agent.sources.postgres.connection import Connection, connect
 from agent.sources.postgres.identity import read_identity
+from agent.sources.postgres.look import Look, look_at
 from agent.sources.postgres.lsn import format_lsn
 from agent.sources.postgres.resolver import TextFormNeeded, TypeResolver
 from agent.sources.postgres.slots import Names
 from agent.sources.postgres.stream import ReplicationStream
-from agent.sources.source import Position, StreamOrder, StreamRestart
+from agent.sources.postgres.tracker import SchemaTracker
+from agent.sources.source import Position, Scope, StreamOrder, StreamRestart
 from reactor.ids import Ts
+from reactor.records import DdlRecord, SinkMode
 
 _log = structlog.get_logger()
 
@@ -28,14 +33,17 @@ _log = structlog.get_logger()
 class PostgresStreams:
     """``agent.sources.source.Streams`` over one slot. Where nobody says which server it is, the first one counts."""
 
-    def __init__(self, uri: str, names: Names, order: StreamOrder) -> None:
+    def __init__(self, uri: str, names: Names, order: StreamOrder, scope: Scope) -> None:
         self._uri = uri
         self._names = names
-        self._table_ids = frozenset(table.table_id for table in order.tables)
+        self._order = order
+        self._scope = scope
+        self._known = known_tables(order.tables, order.schemas, (), at=Ts(0))
         self._identity = order.identity
         self._is_text = False
 
-    def open(self, at: Position, arena: Arena) -> "PostgresStream":
+    def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> "PostgresStream":
+        self._known = known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts)
         publications = self._check_position(at.ts)
         connection = connect(self._uri, replication=True)
         try:
@@ -48,7 +56,7 @@ class PostgresStreams:
     def check(self) -> None:
         try:
             with connect(self._uri) as connection:
-                slots.check_members(connection, self._names, self._table_ids)
+                slots.check_members(connection, self._names, list(self._known))
         except SourceUnreachableError as error:
             _log.info("publication could not be looked at", error=str(error))
 
@@ -64,7 +72,7 @@ class PostgresStreams:
                 slots.evict_reader(session, names.slot)
             slots.check_position(session, names.slot, resolved_ts)
             publications = slots.publications(session, names)
-            slots.check_members(session, names, self._table_ids)
+            slots.check_members(session, names, self._known)
         return publications
 
     def _check_identity(self, connection: Connection, resolved_ts: Ts) -> None:
@@ -87,17 +95,34 @@ class PostgresStreams:
     def _start(
         self, connection: Connection, publications: Sequence[str], resolved_ts: Ts, arena: Arena
     ) -> ReplicationStream:
-        resolver = TypeResolver(partial(connect, self._uri), sorted(self._table_ids))
+        resolver = TypeResolver(partial(connect, self._uri), sorted(self._known))
         binary = not (self._is_text or resolver.needs_text)
+        tracker = self._tracker()
         stream = ReplicationStream(
             connection,
             arena,
             resolved=resolved_ts,
-            is_wanted=self._table_ids.__contains__,
+            is_wanted=tracker.is_wanted,
             resolve=partial(self._resolve, resolver, binary=binary),
+            tracker=tracker,
         )
         stream.start(self._names.slot, publications, binary=binary)
         return stream
+
+    def _tracker(self) -> SchemaTracker:
+        config = self._scope.config
+        is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
+        return SchemaTracker(
+            self._known,
+            wants=TableFilter(config.filter.rules).wants,
+            takes=lambda table: is_free or bool(table.key),
+            look=self._look,
+        )
+
+    def _look(self, table_id: int) -> Look:
+        """Through a session of its own, as every question: see ``_check_position``."""
+        with connect(self._uri) as session:
+            return look_at(session, table_id)
 
     def _resolve(self, resolver: TypeResolver, declared: TableSchema, *, binary: bool) -> TableSchema:
         try:

@@ -1,0 +1,74 @@
+"""Schema changes as values: what a sink's table becomes, and what the log so far says of each table.
+
+A source finds that a table has changed and writes a ``reactor.records.TableChange``, with schemas that are still the
+source's. ``SchemaChange`` is the same for a sink: Arrow columns, each with where its values come from.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from agent.schema import TableSchema
+from reactor.ids import Ts
+from reactor.records import DdlRecord, SchemaChangeKind, TableRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMove:
+    """One column as it is afterwards. ``origin``: which column its values were in; None where it is new, and then every
+    row that was there holds ``fill`` (None: NULL)."""
+
+    name: str
+    type: pa.DataType
+    origin: str | None
+    fill: pa.Scalar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """What becomes of one table of a sink at ``ts``; everything below ``ts`` is in it, and nothing else.
+
+    ``before``: the table as it is in the sink now, None where it is yet to come; ``after``: None where it goes.
+    ``columns``: all columns afterwards, in the source's order; ``schema`` and ``arrow`` are theirs too. Empty where the
+    table goes.
+    """
+
+    ts: Ts
+    kind: SchemaChangeKind
+    before: TableRecord | None
+    after: TableRecord | None
+    columns: tuple[ColumnMove, ...] = ()
+    schema: TableSchema | None = None
+    arrow: pa.Schema | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the table, for people."""
+        table = self.after or self.before
+        return f"{table.schema_name}.{table.name}" if table else "a table"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """One table as the log has it at one position. ``schema``: None while nobody has told."""
+
+    record: TableRecord
+    schema: TableSchema | None
+
+
+def known_tables(
+    tables: Iterable[TableRecord], schemas: Mapping[int, TableSchema], ddl: Iterable[DdlRecord], *, at: Ts
+) -> dict[int, KnownTable]:
+    """The tables at ``at``: as they began (``schemas``), and as the changes up to there (in order) have left them.
+
+    ``tables`` may be newer than ``at`` in what has been applied already: what ``ddl`` says counts.
+    """
+    known = {table.table_id: KnownTable(table, schemas.get(table.table_id)) for table in tables}
+    for record in ddl:
+        for change in record.changes if record.ts <= at else ():
+            if change.table is None:
+                known.pop(change.table_id, None)
+                continue
+            known[change.table_id] = KnownTable(change.table, TableSchema.from_json(change.after))
+    return known

@@ -1,0 +1,70 @@
+"""What has changed between two versions of a table, as a record for the owner; the same for every source. Pure.
+
+Only what a sink would see counts: names, Arrow types, and the key. A longer varchar is no change.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from agent.ddl import KnownTable
+from agent.schema import TableSchema
+from agent.sources.dialects import arrow_schema
+from reactor.records import SchemaChangeKind, TableChange
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How the columns of two versions belong together.
+
+    ``renames``: new name → old name. ``added``: those that are new, though the name may have been there. ``fills``:
+    what rows that were there hold in them, as the source writes it in text; NULL where they are not in here.
+    """
+
+    renames: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    fills: Mapping[str, str] = field(default_factory=dict)
+
+
+def compare(before: KnownTable, after: KnownTable, columns: Columns) -> TableChange | None:
+    """The change from one to the other; None where a sink sees none."""
+    assert before.schema is not None
+    assert after.schema is not None
+    is_same = _types(before.schema) == _types(after.schema) and not columns.renames and not columns.added
+    if is_same and before.record == after.record:
+        return None
+    is_rename = is_same and before.record.key == after.record.key
+    return TableChange(
+        kind=SchemaChangeKind.RENAME if is_rename else SchemaChangeKind.ALTER,
+        table_id=after.record.table_id,
+        table=after.record,
+        before=before.schema.to_json(),
+        after=after.schema.to_json(),
+        renames=dict(columns.renames),
+        added=columns.added,
+        fills=dict(columns.fills),
+    )
+
+
+def created(table: KnownTable) -> TableChange:
+    """A table that begins without rows."""
+    assert table.schema is not None
+    return TableChange(
+        kind=SchemaChangeKind.CREATE,
+        table_id=table.record.table_id,
+        table=table.record,
+        after=table.schema.to_json(),
+    )
+
+
+def dropped(table: KnownTable) -> TableChange:
+    return TableChange(
+        kind=SchemaChangeKind.DROP,
+        table_id=table.record.table_id,
+        before=table.schema.to_json() if table.schema else "",
+    )
+
+
+def _types(schema: TableSchema) -> dict[str, pa.DataType]:
+    return {item.name: item.type for item in arrow_schema(schema)}

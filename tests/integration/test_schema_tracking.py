@@ -1,0 +1,161 @@
+"""What a real PostgreSQL's stream says of tables that change: found once, at the right Ts, with the columns matched."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.schema import TableSchema
+from agent.sources.postgres.catalog import read_schemas
+from agent.sources.postgres.connection import connect
+from capture.embedded import EmbeddedPostgres
+from reactor.records import SchemaChangeKind, TableChange
+from tests.integration.sync_rig import SyncRig, drop_slots, make_rig
+
+_SCHEMA = """
+CREATE TABLE a (id int PRIMARY KEY, v text, big text);
+CREATE TABLE b (x int, y int, n numeric(12,2), PRIMARY KEY (x, y));
+"""
+
+
+@pytest.fixture
+def rig(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[SyncRig]:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a", "b"])
+    with connect(rig.uri) as connection:
+        rig.first_schemas = read_schemas(connection, [table.table_id for table in rig.tables])
+    yield rig
+    drop_slots(rig)
+
+
+async def changes_of(rig: SyncRig, *statements: str) -> list[TableChange]:
+    """Each statement is a transaction; found in one go."""
+    for statement in statements:
+        rig.execute(statement)
+    async with rig.running():
+        await rig.wait_resolved()
+    return [change for record in rig.ddl() for change in record.changes]
+
+
+def columns(change: TableChange) -> list[str]:
+    return [column.name for column in TableSchema.from_json(change.after).columns]
+
+
+async def test_what_no_sink_sees_is_no_change(rig: SyncRig) -> None:
+    assert await changes_of(rig, "INSERT INTO a VALUES (1); INSERT INTO b VALUES (1, 1)") == []
+    found = await changes_of(
+        rig,
+        "ALTER TABLE b ALTER n SET DEFAULT 3; INSERT INTO b VALUES (2, 2)",
+        "CREATE INDEX ON a (v); INSERT INTO a VALUES (2)",
+        "ALTER TABLE a ALTER v TYPE varchar(80); INSERT INTO a VALUES (3)",
+    )
+    assert found == []
+
+
+async def test_a_new_column_comes_with_what_old_rows_hold(rig: SyncRig) -> None:
+    [change] = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        "ALTER TABLE a ADD n int NOT NULL DEFAULT 7, ADD t text, ADD s text DEFAULT 'it''s'; INSERT INTO a VALUES (2)",
+    )
+    assert (change.kind, change.added, change.renames) == (SchemaChangeKind.ALTER, ("n", "t", "s"), {})
+    assert change.fills == {"n": "7", "s": "it's"}
+
+
+async def test_renamed_dropped_retyped(rig: SyncRig) -> None:
+    [change] = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        "ALTER TABLE a RENAME v TO w; ALTER TABLE a DROP big; ALTER TABLE a ALTER id TYPE bigint;"
+        "INSERT INTO a VALUES (2)",
+    )
+    assert (change.renames, change.added, columns(change)) == ({"w": "v"}, (), ["id", "w"])
+
+
+async def test_names_that_change_places_and_names_that_come_back(rig: SyncRig) -> None:
+    [swap] = await changes_of(
+        rig,
+        "ALTER TABLE a RENAME v TO x; ALTER TABLE a RENAME big TO v; ALTER TABLE a RENAME x TO big;"
+        "INSERT INTO a VALUES (1)",
+    )
+    assert (swap.renames, swap.added) == ({"v": "big", "big": "v"}, ())
+    _, again = await changes_of(rig, "ALTER TABLE a DROP v; ALTER TABLE a ADD v int; INSERT INTO a VALUES (2)")
+    assert (again.renames, again.added) == ({}, ("v",))
+
+
+async def test_the_change_is_at_its_transactions_ts_with_rows_on_both_sides(rig: SyncRig) -> None:
+    rig.execute("BEGIN; INSERT INTO a VALUES (1); ALTER TABLE a ADD n int; INSERT INTO a VALUES (2); COMMIT")
+    async with rig.running():
+        await rig.wait_resolved()
+    [record] = rig.ddl()
+    assert {commit_ts for _, commit_ts, _, _ in rig.logged()} == {record.ts}
+    assert rig.head().resolved_ts >= record.ts
+
+
+async def test_a_transaction_that_changes_twice_makes_one_change(rig: SyncRig) -> None:
+    [change] = await changes_of(
+        rig,
+        "BEGIN; ALTER TABLE a ADD n int; INSERT INTO a VALUES (1); ALTER TABLE a RENAME n TO m; "
+        "ALTER TABLE a RENAME v TO w; INSERT INTO a VALUES (2); COMMIT",
+    )
+    assert (change.renames, change.added, columns(change)) == ({"w": "v"}, ("m",), ["id", "w", "big", "m"])
+
+
+async def test_what_is_rolled_back_is_nothing(rig: SyncRig) -> None:
+    assert await changes_of(rig, "BEGIN; ALTER TABLE a ADD n int; INSERT INTO a VALUES (1); ROLLBACK") == []
+
+
+async def test_another_key_and_another_name(rig: SyncRig) -> None:
+    first, second = await changes_of(
+        rig,
+        "ALTER TABLE a DROP CONSTRAINT a_pkey; ALTER TABLE a ADD PRIMARY KEY (v); INSERT INTO a VALUES (1, 'v')",
+        "ALTER TABLE a RENAME TO z; INSERT INTO z VALUES (2, 'w')",
+    )
+    assert (first.table and first.table.key) == ("v",)
+    assert second.kind is SchemaChangeKind.RENAME
+    assert (second.table and second.table.name) == "z"
+
+
+async def test_a_new_table_in_the_publication(rig: SyncRig) -> None:
+    rig.rules = ("public.n*",)
+    publish = f"ALTER PUBLICATION {rig.names.publication} ADD TABLE"
+    found = await changes_of(
+        rig,
+        f"BEGIN; CREATE TABLE n1 (id int PRIMARY KEY, v text); {publish} n1; INSERT INTO n1 VALUES (1); COMMIT",
+        f"BEGIN; CREATE TABLE other (id int PRIMARY KEY); {publish} other; INSERT INTO other VALUES (1); COMMIT",
+        f"BEGIN; CREATE TABLE n2 (id int); ALTER TABLE n2 REPLICA IDENTITY FULL; {publish} n2; "
+        "INSERT INTO n2 VALUES (1); COMMIT",
+        "ALTER TABLE n1 RENAME v TO w; INSERT INTO n1 VALUES (2)",
+    )
+    assert [change.kind for change in found] == [SchemaChangeKind.CREATE, SchemaChangeKind.ALTER]
+    created, altered = found
+    assert created.table is not None
+    assert (created.table.name, created.table.key) == ("n1", ("id",))
+    assert created.table.start_ts == rig.ddl()[0].ts - 1
+    assert altered.renames == {"w": "v"}
+    assert {table for table, *_ in rig.logged()} == {created.table_id}
+
+
+async def test_a_unit_that_comes_later_finds_nothing_twice(rig: SyncRig) -> None:
+    """Neither what is in the log already nor, from there, the same change again."""
+    rig.rules = ("public.n*",)
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        rig.execute("ALTER TABLE a RENAME v TO w; INSERT INTO a VALUES (2)")
+        rig.execute(
+            f"BEGIN; CREATE TABLE n1 (id int PRIMARY KEY); ALTER PUBLICATION {rig.names.publication} ADD TABLE n1; "
+            "INSERT INTO n1 VALUES (1); COMMIT"
+        )
+        await rig.wait_resolved()
+        before = rig.ddl()
+        await rig.kill_walsender()
+        rig.execute("INSERT INTO a VALUES (3); INSERT INTO n1 VALUES (2)")
+        await rig.wait_resolved()
+    assert len(before) == 2
+    async with rig.running(rig.unit("b")):
+        rig.execute("INSERT INTO a VALUES (4); INSERT INTO n1 VALUES (3)")
+        await rig.wait_resolved()
+        assert rig.ddl() == before
+        rig.execute("ALTER TABLE a RENAME w TO v; INSERT INTO a VALUES (5)")
+        await rig.wait_resolved()
+    assert rig.ddl()[-1].changes[0].renames == {"v": "w"}
+    assert len(rig.logged()) == 8
