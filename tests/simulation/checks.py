@@ -4,7 +4,7 @@
 - etcd: no checkpoint goes back or claims what the sink does not have; the log's head only moves forward, and the
   segments it names hold exactly what the source committed up to its resolved Ts
 - captures: no span is written by two of them at once while both sessions are valid
-- the owner: its spans of a table never overlap, and no changefeed fails for good
+- the owner: its spans of a table are the table, and no changefeed fails for good or because spans contradict each other
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from agent.log.segment import SegmentName
 from reactor import keys
 from reactor.client import Event
 from reactor.errors import InvalidKeyError
-from reactor.ids import ChangefeedId, TableSpan, Ts
+from reactor.ids import KEY_SPACE, ChangefeedId, TableSpan, Ts
 from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, SyncPoint, UnitRecord
 from tests.simulation.outside import RowEvent, Sink, Upstream
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: bugs are logged at this level
 _ERROR = "error"
+#: errors that no fault of the world outside brings about
+_NEVER = ("Internal", "InconsistentSpan", "MultiplePrimary")
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class Checks:
         self.feeds[id].states.append(info.state)
         why = f" ({info.error.code}: {info.error.message})" if info.error else ""
         self._world.note(f"{id} {info.state}, epoch {info.epoch}{why}")
-        if info.state is FeedState.FAILED:
+        if info.state is FeedState.FAILED or (info.error and info.error.code in _NEVER):
             self._world.violate(f"{id} failed{why}")
 
     def _on_status(self, id: ChangefeedId, status: ChangefeedStatus, events: Sequence[Event]) -> None:
@@ -132,13 +134,14 @@ class Checks:
         if not checkpoint_ts:
             return
         for table in feed.upstream.tables:
-            last_ts = feed.upstream.last_ts(table.table_id, checkpoint_ts)
             stored = feed.sink.tables.get(table.table_id)
-            reached = min(stored.records.values()) if stored else Ts(0)
-            if reached < last_ts:
-                self._world.violate(
-                    f"{id} claims {checkpoint_ts}, but table {table.table_id} changed at {last_ts} and is at {reached}"
-                )
+            records = stored.records if stored else {TableSpan(table.table_id): Ts(0)}
+            for span, reached in records.items():
+                last_ts = feed.upstream.last_ts(span, checkpoint_ts)
+                if reached < last_ts:
+                    self._world.violate(
+                        f"{id} claims {checkpoint_ts}, but {span} changed at {last_ts}, is at {reached}"
+                    )
 
     def _on_sync_point(self, id: ChangefeedId, point: SyncPoint) -> None:
         """What readers saw of each table was all up to the point's Ts, and nothing else (see ``read_sink``)."""
@@ -205,14 +208,19 @@ class Checks:
             self._world.violate(f"one revision writes a key twice: {[event.key for event in events]}")
 
     def _check_spans(self, node: "Node", owner: Any) -> None:
+        """Side by side, and once all captures have said what they have, from one end of each table to the other."""
         for id, changefeed in owner.changefeeds.items():
             if changefeed.run is None:
                 continue
-            ends: dict[int, int] = {}
-            for span in sorted(changefeed.run.coordinator.sets):
-                if span.start < ends.get(span.table_id, 0):
-                    self._world.violate(f"{node.name}: spans of {id} overlap at {span}")
+            coordinator, ends = changefeed.run.coordinator, dict[int, int]()
+            for span in sorted(coordinator.sets):
+                end = ends.setdefault(span.table_id, 0)
+                if span.start < end or (span.start > end and coordinator.captures.is_initialized):
+                    self._world.violate(f"{node.name}: spans of {id} have a hole or overlap before {span}")
                 ends[span.table_id] = span.end
+            for table, end in ends.items() if coordinator.captures.is_initialized else ():
+                if end != KEY_SPACE:
+                    self._world.violate(f"{node.name}: spans of {id} leave the end of table {table} out")
 
 
 def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:

@@ -59,6 +59,8 @@ class Operator:
             lambda door: door.ask(jobs.Rebalance("", self._name())),
             self._move_table,
             self._move_table,
+            self._cut,
+            self._cut,
             self._drain,
             lambda door: door.ask(jobs.ResignOwner("")),
             lambda door: door.ask(jobs.ResignOwner("")),
@@ -75,7 +77,7 @@ class Operator:
     async def put_in_order(self) -> None:
         """After the faults: whatever was stopped goes on, whatever is half removed or half created is finished."""
         while True:
-            self.is_done = True
+            self.is_done = not self._doomed
             for name in self._names:
                 feed = self._world.checks.feeds.get(name)
                 if feed is None:
@@ -208,6 +210,10 @@ class Operator:
         captures = sorted(door._life.state.captures)
         capture = self._random.choice(captures) if captures else CaptureId("nobody")
         await door.ask(jobs.MoveTable("", self._name(), self._random.randint(1, 4), capture))
+
+    async def _cut(self, door: Door) -> None:
+        """Split a table, or join it again."""
+        await door.ask(jobs.Cut("", self._name(), self._random.randint(1, 4), self._random.choice((1, 1, 2, 3, 5))))
 
     async def _drain(self, door: Door) -> None:
         captures = sorted(door._life.state.captures)

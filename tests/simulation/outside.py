@@ -83,10 +83,10 @@ class Upstream:
         start = bisect_right(self.events, from_ts, key=lambda event: event.ts)
         return self.events[start : bisect_right(self.events, to_ts, key=lambda event: event.ts)]
 
-    def last_ts(self, table_id: int, up_to: Ts) -> Ts:
-        """The table's last change at or below ``up_to``."""
-        found = (event.ts for event in reversed(self.between(Ts(0), up_to)) if event.table_id == table_id)
-        return next(found, Ts(0))
+    def last_ts(self, span: TableSpan, up_to: Ts) -> Ts:
+        """The span's last change at or below ``up_to``."""
+        end = bisect_right(self.events, up_to, key=lambda event: event.ts)
+        return next((self.events[at].ts for at in range(end - 1, -1, -1) if self.events[at].is_of(span)), Ts(0))
 
     def _tell(self) -> None:
         self.news.set()
