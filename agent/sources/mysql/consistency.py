@@ -34,9 +34,10 @@ import structlog
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError
 from agent.sources.mysql.connection import Connection, connect
-from agent.sources.mysql.positions import BinlogPosition
+from agent.sources.mysql.positions import BinlogPosition, pack, split_file_name
 from agent.sources.mysql.sql import qualified
 from agent.sources.mysql.uri import Target
+from reactor.ids import Ts
 
 LOCK_WAIT_S: Final = 10
 #: times that sessions are opened in the hope that nobody commits between them
@@ -62,6 +63,10 @@ class Place:
 
     binlog: BinlogPosition
     gtid: str = ""
+
+    def ts(self, epoch: int) -> Ts:
+        """Of the last commit before it: all that are at or below it, and no others, are before this place."""
+        return Ts(pack(epoch, split_file_name(self.binlog.file)[1], self.binlog.position) - 1)
 
 
 def open_reader(target: Target) -> Connection:
