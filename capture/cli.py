@@ -103,7 +103,7 @@ def server(
     from capture.config import load_server_settings
 
     memory.give_back_early()
-    from capture.server import serve
+    from capture.server import leave_threads_behind, serve
 
     settings = load_server_settings(
         config,
@@ -123,7 +123,9 @@ def server(
     logs.configure(settings.log_level, file=settings.log_file)
     from capture.capture import Capture  # takes a second: after what is quickly said
 
-    return anyio.run(serve, settings, Capture)
+    code = anyio.run(serve, settings, Capture)
+    leave_threads_behind(code)
+    return code
 
 
 @app.command()

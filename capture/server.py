@@ -10,6 +10,8 @@ SIGTERM or SIGINT: drain, leave, exit 0. A second one: exit at once.
 import os
 import signal
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
@@ -30,6 +32,9 @@ from reactor import failpoints
 
 _log = structlog.get_logger()
 _BACKLOG = 128
+#: anyio's own, which the interpreter would wait for
+_WORKER_THREAD = "AnyIO worker thread"
+_THREADS_TIMEOUT_S = 2.0
 
 
 class Member(Protocol):
@@ -75,6 +80,17 @@ async def serve(settings: ServerSettings, new_member: NewMember) -> int:
                 await stop.asked.wait()
             tasks.cancel_scope.cancel()
     return stop.exit_code
+
+
+def leave_threads_behind(code: int) -> None:
+    """Exit if a thread hangs: a sink that never answers must not keep a capture that has left from ending."""
+    deadline = time.monotonic() + _THREADS_TIMEOUT_S
+    workers = [thread for thread in threading.enumerate() if thread.name == _WORKER_THREAD]
+    for thread in workers:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in workers):
+        _log.warning("threads that hang are left behind", count=sum(thread.is_alive() for thread in workers))
+        os._exit(code)
 
 
 class _Stop:

@@ -33,6 +33,9 @@ DATABASE = "bank"
 SESSION_TTL_S = 10
 _POLL_S = 0.1
 _START_TIMEOUT_S = 120.0
+_ANSWER_TIMEOUT_S = 5.0
+#: source and sink are looked at, and kernels may be compiled
+_CREATE_TIMEOUT_S = 60.0
 
 _SCHEMA = """
 CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL, note text);
@@ -113,11 +116,13 @@ class Bed:
         captures: int,
         environment: Mapping[str, str] | None = None,
         session_ttl_s: int = SESSION_TTL_S,
+        spark_master: str = "local[1]",
         network: Network | None = None,
     ) -> None:
         self.directory = directory
         self.environment = dict(environment or {})
         self.session_ttl_s = session_ttl_s
+        self.spark_master = spark_master
         self.etcd = EmbeddedEtcd(directory / "etcd", host=network.etcd if network else "127.0.0.1")
         self.postgres = EmbeddedPostgres(directory / "postgres", host=network.postgres if network else "127.0.0.1")
         self.processes = [self._process(f"capture-{index}", network) for index in range(captures)]
@@ -163,11 +168,11 @@ class Bed:
             children.stop(process.child)
             process.child = None
 
-    def terminate(self, process: Process) -> int:
+    def terminate(self, process: Process, *, timeout_s: float | None = None) -> int:
         """SIGTERM; its exit code."""
         assert process.child is not None
         os.kill(process.pid, signal.SIGTERM)
-        code = process.child.wait()
+        code = process.child.wait(timeout_s)
         process.child = None
         return code
 
@@ -200,7 +205,7 @@ class Bed:
     def query(self, feed: str) -> ChangefeedView:
         return self.ask(lambda client: client.query(feed))
 
-    def ask(self, question: Callable[[Client], T]) -> T:
+    def ask(self, question: Callable[[Client], T], *, timeout_s: float = _ANSWER_TIMEOUT_S) -> T:
         """The first answer.
 
         :raises WeirError: nobody answers.
@@ -210,7 +215,7 @@ class Bed:
             if not process.is_running or process.is_stopped or process.is_cut_off:
                 continue
             try:
-                with Client(process.address, timeout_s=5.0) as client:
+                with Client(process.address, timeout_s=timeout_s) as client:
                     return question(client)
             except WeirError as refused:
                 error = refused
@@ -239,7 +244,7 @@ class Bed:
     def create(self, name: str, **fields: object) -> None:
         usual = {"source_uri": self.postgres.uri(DATABASE), "sink_uri": f"delta+file://{self.lake(name)}"}
         spec = ChangefeedSpec.model_validate({"changefeed_id": name} | usual | fields)
-        self.ask(lambda client: client.create(spec))
+        self.ask(lambda client: client.create(spec), timeout_s=_CREATE_TIMEOUT_S)
 
     def lake(self, feed: str) -> Path:
         return self.directory / "lake" / feed
@@ -292,6 +297,6 @@ class Bed:
 
     def _config(self) -> Path:
         path = self.directory / "weir.toml"
-        settings = [f"session-ttl-seconds = {self.session_ttl_s}", 'spark-master = "local[1]"']
+        settings = [f"session-ttl-seconds = {self.session_ttl_s}", f'spark-master = "{self.spark_master}"']
         path.write_text("\n".join([*settings, "[spark]", '"spark.driver.memory" = "512m"']))
         return path

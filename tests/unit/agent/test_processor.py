@@ -9,7 +9,7 @@ import pytest
 
 from agent.agent import Agent
 from agent.effects import StartUnit
-from agent.errors import SinkConfigError, SinkConflictError
+from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError
 from agent.gate import Gate
 from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.processor import FromOwner, Input, Moved, Processor
@@ -233,6 +233,16 @@ async def test_a_lasting_error_ends_the_span_and_reaches_the_owner() -> None:
         await r.until(lambda: bool(r.reported))
         assert r.reported[0].code == "SinkConfig"
         assert r.span_state() is None
+
+
+async def test_a_flush_that_was_given_up_is_tried_again_and_people_are_told_at_once() -> None:
+    async with rig() as r:
+        r.parts.errors = [JobTimeoutError("it hangs; look there")]
+        await r.log_moves(100)
+        await r.add_span()
+        await r.until(lambda: r.checkpoint() == 100)
+        assert [error.code for error in r.warned] == ["JobTimeout"]
+        assert r.reported == []
 
 
 async def test_five_passing_errors_in_a_row_reach_the_owner() -> None:

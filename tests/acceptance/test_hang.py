@@ -1,0 +1,96 @@
+"""A sink that never answers: its changefeed says so and tries again, and the other one on the same capture goes on.
+
+A Delta table hangs whoever opens it while the file that is looked at first is a pipe that nobody writes to.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from reactor.records import FeedState, SinkMode
+from tests.acceptance.bed import Bed
+from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(200)]
+
+FLUSH_TIMEOUT_S = 5
+#: a flush of its own, at most
+PROMPT_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    with Bed(tmp_path_factory.mktemp("bed"), captures=1, spark_master="local[2]") as bed:
+        config = {"flush_timeout_seconds": FLUSH_TIMEOUT_S}
+        bed.create_feed(UPSERT, SinkMode.UPSERT, config=config)
+        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG, config=config)
+        yield bed
+
+
+@contextmanager
+def hung(table: Path) -> Iterator[None]:
+    """Whoever opens ``table`` waits until the block ends."""
+    pipe = table / "_delta_log" / "_last_checkpoint"
+    os.mkfifo(pipe)
+    try:
+        yield
+    finally:
+        away = pipe.rename(table / "_delta_log" / "pipe")
+        with suppress(OSError):  # nobody waits any more
+            os.close(os.open(away, os.O_WRONLY | os.O_NONBLOCK))
+        away.unlink()
+
+
+def test_a_sink_that_never_answers_delays_no_other(bed: Bed) -> None:
+    with bed.load():
+        bed.wait_for("both follow", follows(bed))
+        with hung(bed.lake(UPSERT) / "public" / "account"):
+            held_at = bed.last_ts()
+            for _ in range(3):
+                ts = bed.last_ts()
+                bed.wait_for("the other goes on", lambda ts=ts: bed.covers(CHANGELOG, ts), timeout_s=PROMPT_S)
+            bed.wait_for("it is said what hangs", lambda: bed.query(UPSERT).state is FeedState.WARNING, timeout_s=30)
+            warning = bed.query(UPSERT).warning
+            assert warning is not None
+            assert warning.code == "JobTimeout"
+            assert "upsert: public.account" in warning.message
+            ts = bed.last_ts()
+            bed.wait_for("the other goes on", lambda: bed.covers(CHANGELOG, ts), timeout_s=PROMPT_S)
+            assert not bed.covers(UPSERT, held_at)
+            assert bed.query(CHANGELOG).state is FeedState.NORMAL
+        bed.wait_for("it goes on by itself", follows(bed), timeout_s=60)
+    bed.wait_for("both have caught up", follows(bed))
+    check_upsert(bed)
+    check_changelog(bed)
+    bed.wait_for("all is well again", lambda: bed.query(UPSERT).state is FeedState.NORMAL, timeout_s=30)
+
+
+def test_a_changefeed_that_hangs_can_be_paused_and_resumed(bed: Bed) -> None:
+    with hung(bed.lake(UPSERT) / "public" / "account"):
+        bed.execute("UPDATE account SET balance = balance + 1")
+        bed.ask(lambda client: client.pause(UPSERT))
+        assert bed.query(UPSERT).state is FeedState.STOPPED
+    bed.ask(lambda client: client.resume(UPSERT))
+    bed.wait_for("both have caught up", follows(bed), timeout_s=60)
+    check_upsert(bed)
+
+
+def test_a_capture_whose_sink_hangs_leaves_when_told_to(bed: Bed) -> None:
+    """When a changefeed starts, it is the capture itself that asks: a thread of its own hangs."""
+    [process] = bed.processes
+    bed.ask(lambda client: client.pause(CHANGELOG))
+    with hung(bed.lake(CHANGELOG) / "public" / "account"):
+        bed.ask(lambda client: client.resume(CHANGELOG))
+        bed.wait_for("the sink is asked", lambda: "prepare" in span_states(bed, CHANGELOG))
+        bed.execute("UPDATE account SET balance = balance + 1")
+        ts = bed.last_ts()
+        bed.wait_for("the other goes on", lambda: bed.covers(UPSERT, ts), timeout_s=PROMPT_S)
+        assert "prepare" in span_states(bed, CHANGELOG)
+        assert bed.terminate(process, timeout_s=20) == 0
+
+
+def span_states(bed: Bed, feed: str) -> set[str]:
+    return {span.state for table in bed.ask(lambda client: client.tables(feed)) for span in table.spans}
