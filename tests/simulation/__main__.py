@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from tests.simulation.planted import PLANTED, first_seed_that_finds
+from tests.simulation.planted import PLANTED, first_that_finds
 from tests.simulation.run import Outcome, simulate
 
 _PLANTED_SEEDS = 200
+_COMPLAINT_LENGTH = 120
 
 
 def main() -> int:
@@ -60,19 +61,25 @@ def _in_parallel(seeds: Iterable[int]) -> Iterator[Outcome]:
 
 
 def _find_planted() -> int:
+    started = time.monotonic()
+    _say(f"{'bug':45} seed  first complaint")
     with multiprocessing.get_context("fork").Pool() as pool:
-        seeds = pool.imap(_find, PLANTED)
-        missed = [name for name, seed in seeds if not _report(name, seed)]
+        missed = [name for name, outcome in pool.imap(_find, PLANTED) if not _report(name, outcome)]
+    _say(f"{len(PLANTED)} bugs, {len(missed)} of them not found, in {time.monotonic() - started:.0f} s")
     return 1 if missed else 0
 
 
-def _find(name: str) -> tuple[str, int | None]:
-    return name, first_seed_that_finds(name, range(1, _PLANTED_SEEDS + 1))
+def _find(name: str) -> tuple[str, Outcome | None]:
+    return name, first_that_finds(name, range(1, _PLANTED_SEEDS + 1))
 
 
-def _report(name: str, seed: int | None) -> bool:
-    _say(f"{name}: {'not found' if seed is None else f'found by seed {seed}'}")
-    return seed is not None
+def _report(name: str, outcome: Outcome | None) -> bool:
+    if outcome is None:
+        _say(f"{name:45}    -  not found within {_PLANTED_SEEDS} seeds")
+        return False
+    complaint = outcome.violations[0]
+    _say(f"{name:45} {outcome.seed:4}  {complaint[:_COMPLAINT_LENGTH]}{'…' * (len(complaint) > _COMPLAINT_LENGTH)}")
+    return True
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -33,7 +33,7 @@ _NEVER = ("Internal", "InconsistentSpan", "MultiplePrimary")
 
 @dataclass(slots=True)
 class Feed:
-    """A changefeed as etcd has shown it, from its creation on."""
+    """A changefeed as etcd has shown it, from its creation on. ``rewound_to``: where operators wanted it to go back."""
 
     info: ChangefeedInfo
     upstream: Upstream
@@ -42,6 +42,7 @@ class Feed:
     unit: UnitRecord | None = None
     head: LogHead | None = None
     states: list[FeedState] = field(default_factory=list)
+    rewound_to: set[Ts] = field(default_factory=set)
 
 
 class Checks:
@@ -63,7 +64,7 @@ class Checks:
                 case keys.InfoKey():
                     self._on_info(key.changefeed, event)
                 case keys.StatusKey() if event.value is not None:
-                    self._on_status(key.changefeed, ChangefeedStatus.decode(event.value, key=event.key), events)
+                    self._on_status(key.changefeed, ChangefeedStatus.decode(event.value, key=event.key))
                 case keys.LogKey() if event.value is not None:
                     self._on_head(key.changefeed, LogHead.decode(event.value, key=event.key))
                 case keys.UnitKey() if event.value is not None:
@@ -117,13 +118,13 @@ class Checks:
         if info.state is FeedState.FAILED or (info.error and info.error.code in _NEVER):
             self._world.violate(f"{id} failed{why}")
 
-    def _on_status(self, id: ChangefeedId, status: ChangefeedStatus, events: Sequence[Event]) -> None:
+    def _on_status(self, id: ChangefeedId, status: ChangefeedStatus) -> None:
         feed = self.feeds.get(id)
         if feed is None:
             return
         before, feed.status = feed.status, status
-        is_rewound = any("/changefeed/info/" in event.key for event in events)
-        if before is not None and status.checkpoint_ts < before.checkpoint_ts and not is_rewound:
+        is_back = before is not None and status.checkpoint_ts < before.checkpoint_ts
+        if before is not None and is_back and status.checkpoint_ts not in feed.rewound_to:
             self._world.violate(f"checkpoint of {id} went back from {before.checkpoint_ts} to {status.checkpoint_ts}")
         if before is None or status.checkpoint_ts != before.checkpoint_ts:
             self._world.note(f"{id} at {status.checkpoint_ts}")

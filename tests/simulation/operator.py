@@ -14,7 +14,7 @@ from capture.door import Door
 from capture.errors import ChangefeedExistsError
 from owner import jobs
 from reactor.errors import WeirError
-from reactor.ids import CaptureId, ChangefeedId
+from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records import ChangefeedConfig, FeedState, Mode
 from tests.simulation.outside import Sink, Upstream
 
@@ -151,15 +151,18 @@ class Operator:
         name = self._name()
         feed = self._world.checks.feeds.get(name)
         if feed is not None and feed.status is not None:
-            back = self._random.randint(0, 200)
-            await door.resume(name, overwrite_checkpoint_ts=max(0, feed.status.checkpoint_ts - back))
+            ts = Ts(max(0, feed.status.checkpoint_ts - self._random.randint(0, 200)))
+            feed.rewound_to.add(ts)
+            await door.resume(name, overwrite_checkpoint_ts=ts)
 
     async def _rewind(self, door: Door) -> None:
         """While it stands; a sink that records its own Ts has to be set back before."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
         if feed is not None and feed.status is not None:
-            await door.rewind(name, max(0, feed.status.checkpoint_ts - self._random.randint(1, 50)))
+            ts = Ts(max(0, feed.status.checkpoint_ts - self._random.randint(1, 50)))
+            feed.rewound_to.add(ts)
+            await door.rewind(name, ts)
 
     async def _amend(self, door: Door) -> None:
         """Another target, another configuration: only while it stands."""

@@ -17,9 +17,11 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.parts import FlushLimits
 from agent.units.records import UnitRecords
+from capture import comparison
 from capture.door import Door
-from owner import watermark
+from owner import jobs, watermark
 from owner.jobs import SinkRead
+from owner.recut import Recuts
 from owner.scheduler import replication
 from owner.scheduler.replication import ReplicationSet, Role
 from owner.sync_points import SyncPoints
@@ -27,11 +29,11 @@ from reactor import txn
 from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.messages import SpanState
 from reactor.pending import Pending
-from reactor.records import DdlRecord, Era, LogHead
+from reactor.records import DdlRecord, Era, LogHead, TableCut
 from reactor.session import Session
 from reactor.watch import WatchCursor
 from tests.simulation.outside import Sink
-from tests.simulation.run import simulate
+from tests.simulation.run import Outcome, simulate
 
 _TOO_LONG_S = 10.0
 
@@ -220,6 +222,50 @@ def record_a_sync_point_that_slipped(stack: ExitStack) -> None:
     _replace(stack, SyncPoints, "handle_read", handle_read)
 
 
+def cut_before_the_sink_has(stack: ExitStack) -> None:
+    """A table's new spans begin when the old ones have stopped, whatever the sink records."""
+
+    def await_sink(self: Recuts, facts: Any, table: Any, cut: TableCut, under_way: Any, now: float) -> Any:
+        return self._settle(facts, cut, under_way, under_way.ts)
+
+    _replace(stack, Recuts, "_await_sink", await_sink)
+
+
+def cut_where_the_spans_happen_to_be(stack: ExitStack) -> None:
+    """Nobody waits until they stand at one Ts."""
+    original = Recuts._bring_together
+
+    def bring_together(self: Recuts, cut: TableCut, checkpoint_ts: Ts, sets: Any, now: float, *, is_held: bool) -> Any:
+        effects = original(self, cut, checkpoint_ts, sets, now, is_held=is_held)
+        self._stopping.add(cut.table_id)
+        return effects
+
+    _replace(stack, Recuts, "_bring_together", bring_together)
+
+
+def compare_what_was_not_held(stack: ExitStack) -> None:
+    """Source and sink are compared wherever they are."""
+    original = comparison._checkpoints
+
+    async def checkpoints(desk: Any, changefeed: Any) -> list[Ts]:
+        await original(desk, changefeed)
+        return [desk.held_ts]
+
+    async def reach(desk: Any, changefeed: Any, is_there: Any) -> None:
+        return None
+
+    async def ask(self: Door, job: Any) -> Any:
+        if isinstance(job, jobs.HoldAt):
+            self.held_ts = job.ts  # type: ignore[attr-defined]
+            return job.ts
+        return await original_ask(self, job)
+
+    original_ask = Door.ask
+    _replace(stack, Door, "ask", ask)
+    _replace(stack, comparison, "_reach", reach)
+    _replace(stack, comparison, "_checkpoints", checkpoints)
+
+
 #: name → how to plant it
 PLANTED: dict[str, Callable[[ExitStack], None]] = {
     plant.__name__.replace("_", " "): plant
@@ -241,6 +287,9 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         give_a_second_life_the_epochs_of_the_first,
         give_a_second_life_the_log_of_the_first,
         record_a_sync_point_that_slipped,
+        cut_before_the_sink_has,
+        cut_where_the_spans_happen_to_be,
+        compare_what_was_not_held,
     )
 }
 
@@ -252,7 +301,7 @@ def planted(name: str) -> Iterator[None]:
         yield
 
 
-def first_seed_that_finds(name: str, seeds: Iterable[int]) -> int | None:
-    """The first seed that has a violation with the bug in it."""
+def first_that_finds(name: str, seeds: Iterable[int]) -> Outcome | None:
+    """The first run that has a violation with the bug in it."""
     with planted(name):
-        return next((seed for seed in seeds if simulate(seed).violations), None)
+        return next((outcome for outcome in map(simulate, seeds) if outcome.violations), None)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.simulation.planted import PLANTED, first_seed_that_finds
+from tests.simulation.planted import PLANTED, first_that_finds
 from tests.simulation.run import simulate
 
 #: seeds in a group: few enough that one failure does not hide many
@@ -53,7 +53,7 @@ def test_a_seed_goes_the_same_way_in_another_process() -> None:
 
 @pytest.mark.parametrize("name", sorted(_CHEAP))
 def test_a_planted_bug_is_found(name: str) -> None:
-    assert first_seed_that_finds(name, range(1, _CHEAP[name] + 1)) is not None
+    assert first_that_finds(name, range(1, _CHEAP[name] + 1)) is not None
 
 
 def test_every_cheap_bug_is_planted() -> None:
