@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from capture.address import split_address
 from capture.cluster import DEFAULT_ADDRESS
 from capture.errors import ConfigError
 from reactor.errors import InvalidIdError
@@ -136,18 +137,6 @@ def load_changefeed_config(file: Path) -> ChangefeedConfig:
         return ChangefeedConfig.model_validate(data)
     except ValidationError as error:
         raise _readable(error, where=str(file)) from None
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` in two; IPv6 hosts are in brackets.
-
-    :raises ValueError: it is not an address.
-    """
-    host, _, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not bare or (":" in bare and bare == host) or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{address!r} is not host:port (an IPv6 host needs brackets)")
-    return bare, int(port)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from agent.sources import open_source
 from agent.sources.source import Scope
 from capture import cluster as views
 from capture import console, logs
-from capture.config import ServerSettings, load_server_settings, split_address
+from capture.address import split_address
+from capture.config import ServerSettings, load_server_settings
 from capture.directory import locked
 from capture.embedded import places
 from capture.errors import ChangefeedNotFoundError, ConfigError

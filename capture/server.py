@@ -22,9 +22,10 @@ import uvicorn
 from anyio import to_thread
 
 from agent.java import find_java
+from capture.address import join_address, split_address
 from capture.api import create_app
 from capture.cluster import Cluster
-from capture.config import ServerSettings, split_address
+from capture.config import ServerSettings
 from capture.directory import locked
 from capture.embedded import EmbeddedEtcd
 from capture.errors import ConfigError, PortInUseError
@@ -124,7 +125,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
         async with _etcd(settings) as urls:
             host, _ = split_address(settings.addr)
             port = listener.getsockname()[1]
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            address = join_address(host, port)
             member = new_member(settings.model_copy(update={"etcd": urls, "addr": address}))
             http = _HttpServer(
                 uvicorn.Config(create_app(member.cluster), log_config=None, access_log=False, lifespan="off")

@@ -15,6 +15,7 @@ import structlog
 from anyio.abc import AnyByteStream, ByteStream, Listener, SocketAttribute
 from anyio.streams.tls import TLSListener
 
+from capture.address import join_address, split_address
 from capture.errors import ConfigError, PeerUnreachableError, PortInUseError
 
 #: what a stream raises when the other side, the network or a close ended it
@@ -86,7 +87,7 @@ class TcpTransport:
         self._server = tls.server_context() if tls else None
 
     async def connect(self, address: str) -> ByteStream:
-        host, port = split_address(address)
+        host, port = _host_and_port(address)
         try:
             if self._client is None:
                 return await anyio.connect_tcp(host, port)
@@ -95,7 +96,7 @@ class TcpTransport:
             raise PeerUnreachableError(f"no capture answers at {address}: {_reason(error)}") from error
 
     async def listen(self, address: str) -> Endpoint:
-        host, port = split_address(address)
+        host, port = _host_and_port(address)
         try:
             listener: Listener[ByteStream] = await anyio.create_tcp_listener(local_host=host, local_port=port)
         except OSError as error:
@@ -130,19 +131,12 @@ class _TcpEndpoint:
         await self._listener.aclose()
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; an IPv6 host is written in brackets.
-
-    :raises ConfigError: it is not of that form.
-    """
-    host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdecimal() and int(port) < 1 << 16):
-        raise ConfigError(f"not an address: {address!r}; it is written host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _host_and_port(address: str) -> tuple[str, int]:
+    """:raises ConfigError: what a peer or a setting says is no address."""
+    try:
+        return split_address(address)
+    except ValueError as error:
+        raise ConfigError(f"{error}; correct the address that is advertised") from None
 
 
 def _reason(error: BaseException) -> str:

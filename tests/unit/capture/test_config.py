@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from capture.config import load_changefeed_config, load_server_settings, split_address
+from capture.config import load_changefeed_config, load_server_settings
 from capture.errors import ConfigError
 
 
@@ -99,14 +99,6 @@ def test_a_wrong_changefeed_file_is_explained(file: Path, content: str, message:
     file.write_text(content)
     with pytest.raises(ConfigError, match=message):
         load_changefeed_config(file)
-
-
-def test_addresses_are_taken_apart() -> None:
-    assert split_address("h:1") == ("h", 1)
-    assert split_address("[::1]:80") == ("::1", 80)
-    for wrong in ("h", ":1", "h:", "h:x", "h:70000", "::1:80"):
-        with pytest.raises(ValueError, match="not host:port"):
-            split_address(wrong)
 
 
 def test_other_captures_are_listened_to_on_the_same_host() -> None:

@@ -32,7 +32,7 @@ from capture.errors import (
     TopicTakenError,
 )
 from capture.messaging import Handler, LinkState, MessagingSettings, Messenger, Tls
-from capture.transport import TcpTransport, split_address
+from capture.transport import TcpTransport
 from reactor.ids import CaptureId, ChangefeedId, TableSpan
 from reactor.messages import Header, Heartbeat, Message, StopWorker
 from tests.unit.capture.network import MemoryNetwork
@@ -905,11 +905,8 @@ def test_tls_files_that_are_not_there_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:70000"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+async def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="host:port"):
-        split_address(address)
-
-
-def test_addresses_of_either_family() -> None:
-    assert split_address("[::1]:80") == ("::1", 80)
-    assert split_address("example.org:80") == ("example.org", 80)
+        await TcpTransport().connect(address)
+    with pytest.raises(ConfigError, match="host:port"):
+        await TcpTransport().listen(address)
