@@ -43,6 +43,13 @@ class SchemaChange:
     arrow: pa.Schema | None = None
 
     @property
+    def is_move(self) -> bool:
+        """The table gets another name."""
+        if self.before is None or self.after is None:
+            return False
+        return (self.before.schema_name, self.before.name) != (self.after.schema_name, self.after.name)
+
+    @property
     def name(self) -> str:
         """Of the table, for people."""
         table = self.after or self.before

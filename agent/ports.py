@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from agent.ddl import SchemaChange
 from agent.schema import TableSchema
 from reactor.ids import TableSpan, Ts
 from reactor.records import NO_FILTER, FilterConfig, SinkMode, TableRecord
@@ -242,6 +243,15 @@ class Sink(Protocol):
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
         """Create the table from staged files and record ``table.start_ts`` for its whole span, in one step."""
+        ...
+
+    def alter(self, changes: Sequence[SchemaChange]) -> None:
+        """Let tables become what the changes of one transaction made of them; what has been done already stays.
+
+        Called on the owner's capture, while nothing is written to these tables and everything below ``ts`` is there.
+
+        :raises agent.errors.SinkError: a table cannot become that, or not now.
+        """
         ...
 
     def write(self, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:

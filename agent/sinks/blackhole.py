@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from agent.ddl import SchemaChange
 from agent.errors import SinkUriError
 from agent.ports import Changes, FlushResult, FlushTask, SpanCut, StagedFile, Standing
 from agent.schema import TableSchema
@@ -44,6 +45,9 @@ class BlackholeSink:
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
         """Nothing was kept."""
+
+    def alter(self, changes: Sequence[SchemaChange]) -> None:
+        """There is nothing to change."""
 
     def write(self, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
         rows, bytes_, commit_time = 0, 0, 0.0

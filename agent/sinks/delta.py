@@ -24,6 +24,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import create_table_with_add_actions
 
 from agent.change_rows import after_truncate
+from agent.ddl import SchemaChange
 from agent.errors import SinkConfigError, SinkUriError
 from agent.ports import INSERT, TRUNCATE, Changes, FlushResult, FlushTask, SpanCut, StagedFile, Standing
 from agent.schema import TableSchema
@@ -37,6 +38,7 @@ from agent.sinks import (
     delta_table,
     delta_upkeep,
 )
+from agent.sinks.delta_alter import Alterer
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_table import Owner, TablePlace
 from agent.sinks.uri import SinkUri
@@ -167,6 +169,9 @@ class DeltaSink:
         except (DeltaError, OSError) as error:
             if place.open() is None:  # else another one was faster, and what it made is looked at
                 raise SinkConfigError(f"cannot create {place}: {str(error).splitlines()[0][:200]}") from error
+
+    def alter(self, changes: Sequence[SchemaChange]) -> None:
+        Alterer(self.place, self._owner, self.load).alter(changes)
 
     def write(self, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
         place = self.place(task.table.schema_name, task.table.name)

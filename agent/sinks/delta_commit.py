@@ -21,7 +21,8 @@ from agent.sinks.delta_table import TablePlace
 from reactor.errors import WeirError
 from reactor.ids import TableSpan
 
-_ATTEMPTS = 6
+#: spans of one table on several captures: of each round one wins, so many may lose a few times
+_ATTEMPTS = 24
 
 T = TypeVar("T")
 Work = tuple[FlushTask, FlushResult]

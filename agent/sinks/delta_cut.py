@@ -24,7 +24,7 @@ def cut(place: TablePlace, changefeed: str, table: TableRecord, order: SpanCut) 
 
 def _cut(opened: DeltaTable, changefeed: str, table: TableRecord, order: SpanCut) -> Ts:
     name = f"{table.schema_name}.{table.name}"
-    number = opened.transaction_version(_cut_id(changefeed, table)) or 0
+    number = opened.transaction_version(record_id(changefeed, table.table_id)) or 0
     if number == order.number:
         return order.ts
     if number > order.number:
@@ -45,9 +45,10 @@ def _cut(opened: DeltaTable, changefeed: str, table: TableRecord, order: SpanCut
 def _records(changefeed: str, table: TableRecord, order: SpanCut) -> list[Transaction]:
     versions = {delta_table.record_id(changefeed, span): int(delta_table.RETIRED) for span in order.old}
     versions |= {delta_table.record_id(changefeed, span): int(order.ts) for span in order.new}
-    versions[_cut_id(changefeed, table)] = order.number
+    versions[record_id(changefeed, table.table_id)] = order.number
     return [Transaction(name, version) for name, version in sorted(versions.items())]
 
 
-def _cut_id(changefeed: str, table: TableRecord) -> str:
-    return f"{delta_table.record_prefix(changefeed)}{table.table_id}/cut"
+def record_id(changefeed: str, table_id: int) -> str:
+    """Where a table's newest cut is recorded."""
+    return f"{delta_table.record_prefix(changefeed)}{table_id}/cut"

@@ -22,7 +22,8 @@ from agent.ports import FlushTask
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records import SinkMode, TableRecord
 
-_OWNER = "weir"
+#: key of what a table's description says for us, and first part of its records' names
+OWNER = "weir"
 #: the record of a span that its table is not cut into any more: no writer is there, or ever comes there
 RETIRED = MAX_TS
 
@@ -56,6 +57,10 @@ class TablePlace:
             raise SinkConfigError(f"cannot list {self}: {_first_line(error)}") from error
         return [info.base_name for info in found]
 
+    def exists(self) -> bool:
+        """Whether there is anything; for directories of this machine."""
+        return self.is_local and os.path.isdir(self.location)
+
     def open(self) -> DeltaTable | None:
         """The table as it is now; None when there is none.
 
@@ -86,13 +91,13 @@ class Owner:
     mode: SinkMode
 
     def description(self) -> str:
-        return json.dumps({_OWNER: {"changefeed": self.changefeed, "mode": self.mode.value}})
+        return json.dumps({OWNER: {"changefeed": self.changefeed, "mode": self.mode.value}})
 
     @classmethod
     def of(cls, table: DeltaTable) -> "Owner | None":
         """None when the table is not Weir's."""
         try:
-            told = json.loads(table.metadata().description)[_OWNER]
+            told = json.loads(table.metadata().description)[OWNER]
             return cls(told["changefeed"], SinkMode(told["mode"]))
         except (ValueError, KeyError, TypeError):
             return None
@@ -113,7 +118,7 @@ class Owner:
 
 
 def record_prefix(changefeed: str) -> str:
-    return f"{_OWNER}/{changefeed}/"
+    return f"{OWNER}/{changefeed}/"
 
 
 def record_id(changefeed: str, span: TableSpan) -> str:

@@ -10,6 +10,7 @@ What remains: a column that is dropped and added again, and looks as before when
 old one.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -40,7 +41,7 @@ def _by_name(known: TableSchema, declared: TableSchema, today: Sequence[int]) ->
 
 
 def _is_in_order(numbers: Sequence[int]) -> bool:
-    return all(0 < one < other for one, other in zip(numbers, numbers[1:], strict=False))
+    return all(0 < one < other for one, other in itertools.pairwise(numbers))
 
 
 def _by_place(known: TableSchema, declared: TableSchema, at: int) -> int:

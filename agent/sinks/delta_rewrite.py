@@ -1,0 +1,126 @@
+"""A Delta table under other columns: which columns those are, and the rows it holds, written anew in them.
+
+Values follow their column to another type only where they are then what the source has made of them: numbers to wider
+or exact ones, plain text to what it says, whole numbers to text. A moment's text, say, is another one everywhere: such
+a change is refused, and the table waits.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from agent.ddl import ColumnMove, SchemaChange
+from agent.errors import SinkConfigError
+from agent.sinks import delta_files, delta_schema
+from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_table import TablePlace
+
+#: rows of a table that is written anew, in one file
+_FILE_BYTES = 128 << 20
+
+
+def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool) -> list[ColumnMove]:
+    """The table's columns afterwards, as they are stored, and where each comes from."""
+    wanted = [
+        ColumnMove(move.name, delta_schema.delta_type(move.type), move.origin, move.fill) for move in change.columns
+    ]
+    if not is_changelog:
+        # what an earlier change could not bring comes with this one
+        return [move if move.origin in stored.names else _as_new(move) for move in wanted]
+    types = {move.name: move.type for move in wanted}
+    kept = [
+        ColumnMove(item.name, types.pop(item.name, None) or delta_schema.plain_type(item.type), item.name)
+        for item in stored
+    ]
+    return [*kept, *(ColumnMove(name, arrow, None) for name, arrow in types.items())]
+
+
+def _as_new(move: ColumnMove) -> ColumnMove:
+    return ColumnMove(move.name, move.type, None, move.fill)
+
+
+def is_in_place(stored: pa.Schema, moves: Sequence[ColumnMove]) -> bool:
+    """Nothing that is stored changes."""
+    kept = {move.name: move for move in moves if move.origin is not None}
+    is_same = all(move.origin == name and _has_type(stored, name, move.type) for name, move in kept.items())
+    is_free = not any(move.name in stored.names or _is_filled(move) for move in moves if move.origin is None)
+    return is_same and is_free and set(stored.names) == set(kept)
+
+
+def _has_type(stored: pa.Schema, name: str, arrow: pa.DataType) -> bool:
+    return bool(delta_schema.plain_type(stored.field(name).type) == delta_schema.plain_type(arrow))
+
+
+def _is_filled(move: ColumnMove) -> bool:
+    return move.fill is not None and move.fill.is_valid
+
+
+def rewritten(
+    table: DeltaTable, place: TablePlace, moves: Sequence[ColumnMove], columns: pa.Schema, change: SchemaChange
+) -> Iterator[DataFile]:
+    """The table's rows under its new schema, in files of a moderate size."""
+    origins = [move.origin for move in moves if move.origin is not None] or table.schema().to_arrow().names[:1]
+    reader = pa.RecordBatchReader.from_stream(table.scan(columns=list(dict.fromkeys(origins))))
+    tables = (_converted(batch, moves, columns, change) for batch in reader)
+    for number, first in enumerate(tables):
+        name = f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet"
+        file = delta_files.write_file(place, name, _some(chain([first], tables)), columns)
+        if file is not None:
+            yield file
+
+
+def _some(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    size = 0
+    for table in tables:
+        yield table
+        size += table.nbytes
+        if size >= _FILE_BYTES:
+            return
+
+
+def _converted(
+    batch: pa.RecordBatch, moves: Sequence[ColumnMove], columns: pa.Schema, change: SchemaChange
+) -> pa.Table:
+    arrays = [_column(batch, move, change) for move in moves]
+    return pa.Table.from_arrays(arrays, schema=columns)
+
+
+def _column(batch: pa.RecordBatch, move: ColumnMove, change: SchemaChange) -> pa.Array:
+    if move.origin is None:
+        if move.fill is None or not _is_filled(move):
+            return pa.nulls(batch.num_rows, move.type)
+        return delta_schema.delta_column(pa.repeat(move.fill, batch.num_rows)).cast(move.type)
+    column = batch.column(move.origin)
+    column = column.cast(delta_schema.plain_type(column.type))
+    if not _follows(column.type, move.type):
+        raise _unfit(move, change, f"{column.type} is written in another way there")
+    try:
+        return column.cast(move.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _unfit(move, change, str(error).splitlines()[0][:120]) from error
+
+
+def _follows(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether a value of ``old``, where it fits at all, becomes the one of ``new`` that a source makes of it."""
+    if pa.types.is_string(new):
+        is_whole = pa.types.is_integer(old) or pa.types.is_decimal(old) or old == pa.bool_()
+        return bool(is_whole or pa.types.is_string(old))
+    if _is_number(old) and _is_number(new):
+        return True
+    zones = {arrow.tz for arrow in (old, new) if pa.types.is_timestamp(arrow)}
+    is_moment = all(pa.types.is_date(arrow) or pa.types.is_timestamp(arrow) for arrow in (old, new))
+    return bool(old == new or pa.types.is_string(old) or (is_moment and zones <= {None}))
+
+
+def _is_number(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(arrow) or pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
+
+
+def _unfit(move: ColumnMove, change: SchemaChange, reason: str) -> SinkConfigError:
+    return SinkConfigError(
+        f"column {move.name} of {change.name} has become {move.type}, and what the sink holds does not fit ({reason}); "
+        "mend it there, or create another changefeed for a new snapshot"
+    )
