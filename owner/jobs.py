@@ -86,7 +86,8 @@ class HoldAt:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The end of ``HoldAt``; done also when nothing is held."""
+    """The end of ``HoldAt``; done also when nothing is held: a hold ends with its time, with the changefeed's run and
+    with the owner. Value: the Ts that was held until now, or None."""
 
     job_id: str
     changefeed: ChangefeedId

@@ -227,8 +227,8 @@ class Owner:
                 changefeed.hold_at(feed, job.ts, until=now + job.timeout_s)
                 return [Answer(job.job_id, value=job.ts)]
             case jobs.Release():
-                changefeed.hold = None
-                return [done]
+                held, changefeed.hold = changefeed.hold, None
+                return [Answer(job.job_id, value=held.ts if held else None)]
             case jobs.MoveTable():
                 return [self._move_table(job, changefeed)]
             case jobs.Cut():

@@ -294,8 +294,11 @@ def test_hold_keeps_every_span_at_one_ts_until_released() -> None:
     assert cluster.view().blocked_by == "barrier hold at 250"
     assert cluster.view().state is FeedState.NORMAL
     cluster.ask(jobs.Release("3", FEED))
+    assert cluster.answers["3"].value == 250
     cluster.step(4)
     assert cluster.checkpoint_ts() == 300
+    cluster.ask(jobs.Release("4", FEED))
+    assert cluster.answers["4"].value is None, "nothing was held any more"
 
 
 def test_hold_ends_by_itself() -> None:

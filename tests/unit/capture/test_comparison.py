@@ -1,0 +1,80 @@
+"""A comparison states a difference only if source and sink stood at one Ts from its beginning to its end."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from capture import cluster as views
+from capture.comparison import compare
+from capture.works import Works
+from owner import jobs
+from reactor.ids import ChangefeedId, Ts
+from reactor.records import ChangefeedInfo, FeedState, SealedUri
+
+pytestmark = pytest.mark.looptime
+
+FEED = ChangefeedId("feed")
+URI = SealedUri(masked="x", sealed="x")
+
+
+class Owner:
+    """Holds one changefeed, whose only span is wherever it is held; also the works that compare it.
+
+    ``losing``: in so many comparisons the hold is lost, and the sink moves on.
+    """
+
+    def __init__(self, *, losing: int, differs: bool = False) -> None:
+        self.held: Ts | None = None
+        self.comparisons = 0
+        self._losing = losing
+        self._differs = differs
+
+    async def ask(self, job: jobs.Job) -> Any:
+        if isinstance(job, jobs.HoldAt):
+            self.held = job.ts
+            return job.ts
+        held, self.held = self.held, None
+        return held
+
+    async def query(self, changefeed_id: str) -> views.ChangefeedView:
+        span = views.SpanView(span="1", checkpoint_ts=self.held or 0)
+        table = views.TableView(table="public.t", table_id=1, spans=(span,))
+        return views.ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, tables=(table,))
+
+    def resolved_ts(self, changefeed_id: str) -> Ts:
+        return Ts(100)
+
+    @asynccontextmanager
+    async def comparison(self, info: ChangefeedInfo) -> AsyncIterator["Owner"]:
+        yield self
+
+    @property
+    def ts(self) -> Ts:
+        return Ts(110)
+
+    async def run(self) -> list[views.TableDiff]:
+        self.comparisons += 1
+        is_lost = self.comparisons <= self._losing
+        if is_lost:
+            self.held = None
+        return [views.TableDiff(table="public.t", equal=not (is_lost or self._differs), ts=self.ts)]
+
+
+async def compared(owner: Owner) -> list[bool]:
+    info = ChangefeedInfo(id=FEED, source=URI, sink=URI)
+    return [one.equal for one in await compare(owner, cast("Works", owner), info)]
+
+
+async def test_a_hold_that_was_lost_makes_no_difference() -> None:
+    owner = Owner(losing=2)
+    assert await compared(owner) == [True]
+    assert owner.comparisons == 3
+
+
+async def test_a_difference_under_the_hold_is_one() -> None:
+    owner = Owner(losing=0, differs=True)
+    assert await compared(owner) == [False]
+    assert owner.comparisons == 1
+    assert owner.held is None
