@@ -25,6 +25,7 @@ from agent import effects
 from agent.agent import Agent
 from agent.gate import Gate
 from capture import frames
+from capture.collector import collect_seldom
 from owner.owner import Owner
 from owner.settings import OwnerSettings, SchedulerSettings
 from reactor import keys
@@ -233,6 +234,7 @@ def run(spans: int = 100_000, captures: int = 20, *, more_spans: int = 500_000) 
 
 
 def _measure(spans: int, captures: int) -> dict[str, object]:
+    collect_seldom()  # as a server does
     cluster = _Cluster(spans, captures)
     cold = _cold(cluster)
     steady = _steady(cluster)

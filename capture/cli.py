@@ -99,7 +99,7 @@ def server(
     """Run one capture until SIGTERM or Ctrl-C."""
     import anyio
 
-    from capture import logs, memory
+    from capture import collector, logs, memory
     from capture.config import load_server_settings
 
     memory.give_back_early()
@@ -123,6 +123,7 @@ def server(
     logs.configure(settings.log_level, file=settings.log_file)
     from capture.capture import Capture  # takes a second: after what is quickly said
 
+    collector.collect_seldom()
     code = anyio.run(serve, settings, Capture)
     leave_threads_behind(code)
     return code

@@ -179,20 +179,16 @@ class Coordinator:
         return orders + self._handle_statuses(sender, statuses)
 
     def _handle_statuses(self, capture: CaptureId, statuses: Sequence[SpanStatus]) -> list[Order]:
-        """Most of them say nothing but how far a writer is."""
         if not self.captures.is_initialized:
             return []
-        orders: list[Order] = []
-        sets, note = self.roster.sets, self.roster.note
-        for status in statuses:
-            replication = sets.get(status.span)
-            if replication is None:
-                orders += [Order(capture, RemoveSpan(status.span))] if status.state in _STRAY else []
-            elif not note(replication, capture, status):
-                orders += self._handle_status(replication, capture, status)
-        return orders
+        return [
+            order for status in self.roster.note(capture, statuses) for order in self._handle_status(capture, status)
+        ]
 
-    def _handle_status(self, replication: ReplicationSet, capture: CaptureId, status: SpanStatus) -> list[Order]:
+    def _handle_status(self, capture: CaptureId, status: SpanStatus) -> list[Order]:
+        replication = self.roster.sets.get(status.span)
+        if replication is None:
+            return [Order(capture, RemoveSpan(status.span))] if status.state in _STRAY else []
         # a leaving capture takes no new spans: repeating the order would be repeating it for ever
         if status.state is SpanState.ABSENT and self.captures.is_stopping(capture):
             return self.roster.change(replication, partial(replication.handle_capture_gone, capture))

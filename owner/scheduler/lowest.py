@@ -39,27 +39,27 @@ class Lowest:
         """The greatest position; looks at each different one."""
         return max(self._counts, default=None)
 
-    def add(self, ts: Ts, time: float) -> None:
+    def add(self, ts: Ts, time: float, many: int = 1) -> None:
         count = self._counts.get(ts, 0)
-        self._counts[ts] = count + 1
+        self._counts[ts] = count + many
         if not count:
             self._push(ts)
         if time:
             self._times[ts] = time
 
-    def remove(self, ts: Ts) -> None:
-        count = self._counts[ts] - 1
+    def remove(self, ts: Ts, many: int = 1) -> None:
+        count = self._counts[ts] - many
         if count:
             self._counts[ts] = count
         else:
             del self._counts[ts]
             self._times.pop(ts, None)
 
-    def move(self, before: Ts, after: Ts, time: float) -> None:
-        """One that stood at ``before`` stands at ``after``."""
+    def move(self, before: Ts, after: Ts, time: float, many: int = 1) -> None:
+        """What stood at ``before`` stands at ``after``."""
         if before != after:
-            self.add(after, time)
-            self.remove(before)
+            self.add(after, time, many)
+            self.remove(before, many)
         elif time:
             self._times[after] = time
 

@@ -134,18 +134,6 @@ class ReplicationSet:
         is_stray = status.state in (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
         return [self._remove(capture)] if is_stray else []
 
-    def handle_progress(self, capture: CaptureId, status: SpanStatus) -> bool:
-        """``handle_status`` for what nearly all statuses are: its only capture writes and says how far it is.
-
-        False, and nothing done, if there is anything more to it.
-        """
-        if status.state is not SpanState.REPLICATING or self.state is not SetState.REPLICATING:
-            return False
-        if len(self.captures) != 1 or self.captures.get(capture) is not Role.PRIMARY:
-            return False
-        self._raise_checkpoint(status)
-        return True
-
     def check(self) -> None:
         """:raises InconsistentSpanError: state and roles do not fit together."""
         roles = list(self.captures.values())

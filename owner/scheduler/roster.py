@@ -10,9 +10,12 @@ Orders stay the sets' business (``owner.scheduler.replication``), plans the poli
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 
 from owner.scheduler.lowest import Lowest
-from owner.scheduler.replication import Orders, ReplicationSet, SetState
-from reactor.ids import CaptureId, TableSpan
-from reactor.messages import SpanStatus
+from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
+from reactor.ids import CaptureId, TableSpan, Ts
+from reactor.messages import SpanState, SpanStatus
+
+# Looked up once: members of an enumeration are attributes that are computed.
+_WRITING, _UNDISTURBED, _WRITER = SpanState.REPLICATING, SetState.REPLICATING, Role.PRIMARY
 
 
 class Roster:
@@ -119,14 +122,44 @@ class Roster:
             self.discard(replication.span)
         return orders
 
-    def note(self, replication: ReplicationSet, capture: CaptureId, status: SpanStatus) -> bool:
-        """Take over how far an undisturbed writer is; False, and nothing done, if the status is anything more."""
-        before_ts = replication.checkpoint.checkpoint_ts
-        if not replication.handle_progress(capture, status):
-            return False
-        if replication.span in self._wanted:
-            self.lowest.move(before_ts, replication.checkpoint.checkpoint_ts, replication.checkpoint_time)
-        return True
+    def note(self, capture: CaptureId, statuses: Iterable[SpanStatus]) -> list[SpanStatus]:
+        """Take over how far undisturbed writers are; the statuses that say anything more, for which nothing is done.
+
+        Nearly all that captures ever say goes through this loop: no call is made in it for a span that has moved.
+        """
+        sets, surplus, others = self.sets, self._surplus, []
+        steps: list[tuple[Ts, Ts, float, int]] = []
+        step: tuple[Ts, Ts, float] | None = None
+        count = 0
+        for status in statuses:
+            span, state, told, time = status
+            known = sets.get(span)
+            if (
+                known is None
+                or state is not _WRITING
+                or known.state is not _UNDISTURBED
+                or known.captures.get(capture) is not _WRITER
+                or len(known.captures) != 1
+                or span in surplus
+            ):
+                others.append(status)
+                continue
+            before_ts = known.checkpoint[0]
+            if not (before_ts <= told[0] <= told[1] >= known.checkpoint[1] and time):
+                others.append(status)
+                continue
+            known.checkpoint, known.checkpoint_time = told, time
+            if step == (before_ts, told[0], time):
+                count += 1
+                continue
+            if step is not None:
+                steps.append((*step, count))
+            step, count = (before_ts, told[0], time), 1
+        if step is not None:
+            steps.append((*step, count))
+        for before_ts, after_ts, time, many in steps:
+            self.lowest.move(before_ts, after_ts, time, many)
+        return others
 
     def _index(self, replication: ReplicationSet, before: Iterable[CaptureId]) -> None:
         span, after = replication.span, replication.captures

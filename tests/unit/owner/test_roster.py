@@ -9,7 +9,7 @@ import pytest
 from owner.errors import SpanError
 from owner.scheduler.lowest import Lowest
 from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
-from owner.scheduler.roster import Roster
+from owner.scheduler.roster import Roster, roster_of
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import SpanState
 from tests.unit.owner.owner_build import A, B, C, status, tables
@@ -76,7 +76,7 @@ class _History:
             return
         capture, random = self._random.choice(CAPTURES), self._random
         told = status(self._state(), random.randrange(20), span=span, time=random.random())
-        if self.roster.note(known, capture, told):
+        if not self.roster.note(capture, [told]):
             return
         acts: list[partial[Orders]] = [
             partial(known.handle_add, capture),
@@ -108,12 +108,15 @@ def test_indexes_say_what_the_sets_say(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("state", "role", "said"), list(product(SetState, Role, SpanState)))
-def test_progress_alone_is_what_handle_status_would_make_of_it(state: SetState, role: Role, said: SpanState) -> None:
+@pytest.mark.parametrize("ts", [0, 3, 9])
+def test_what_is_noted_is_what_the_machine_would_make_of_it(
+    state: SetState, role: Role, said: SpanState, ts: int
+) -> None:
     short, long = ReplicationSet(SPANS[0], Ts(3)), ReplicationSet(SPANS[0], Ts(3))
     for known in (short, long):
         known.state, known.captures = state, {A: role}
-    told = status(said, 9, time=4.0)
-    if not short.handle_progress(A, told):
+    told = status(said, ts, time=4.0)
+    if roster_of({SPANS[0]: short}, [SPANS[0]]).note(A, [told]):
         assert (short.state, short.checkpoint.checkpoint_ts) == (state, 3), "nothing is done then"
         return
     assert long.handle_status(A, told) == []
@@ -121,10 +124,11 @@ def test_progress_alone_is_what_handle_status_would_make_of_it(state: SetState, 
         assert getattr(short, name) == getattr(long, name)
 
 
-def test_two_writers_are_no_progress() -> None:
+def test_two_writers_are_not_passed_over() -> None:
     known = ReplicationSet(SPANS[0], Ts(3))
     known.state, known.captures = SetState.REPLICATING, {A: Role.PRIMARY, B: Role.PRIMARY}
-    assert not known.handle_progress(A, status(SpanState.REPLICATING, 9))
+    told = status(SpanState.REPLICATING, 9, time=1.0)
+    assert roster_of({SPANS[0]: known}, [SPANS[0]]).note(A, [told]) == [told]
 
 
 def test_the_least_of_positions_over_random_moves() -> None:

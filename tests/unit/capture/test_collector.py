@@ -1,0 +1,31 @@
+"""What is there at the start is not looked at, and a second's worth of answers makes nobody look at everything."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from capture.collector import collect_seldom
+from reactor.messages import SpanCheckpoint
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_many_objects_that_go_at_once_are_not_taken_for_garbage() -> None:
+    collect_seldom()
+    assert gc.get_freeze_count() > 0
+    looks: list[int] = []
+    gc.callbacks.append(lambda phase, info: looks.append(info["generation"]) if phase == "start" else None)
+    try:
+        for _ in range(100):
+            kept = [SpanCheckpoint(number, number) for number in range(10_000)]  # type: ignore[arg-type]
+            kept.clear()
+    finally:
+        gc.callbacks.pop()
+    assert 2 not in looks
