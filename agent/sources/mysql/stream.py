@@ -31,8 +31,9 @@ from agent.sources.mysql.wire import HEADER_BYTES
 from reactor.ids import Ts
 from reactor.records import DdlRecord
 
-#: a read this large left more behind: the next one need not wait
 _BLOCK_BYTES = 1 << 20
+#: a read this large was not the last one: the next need not wait
+_BUSY_BYTES = 1 << 16
 _PAUSE_S = 0.005
 _HEARTBEAT_S = 1.0
 _PACKET_HEAD, _LONGEST, _FRAME = 4, 0xFFFFFF, 5
@@ -140,7 +141,7 @@ class BinlogStream:
             count = self._receive(timeout_s=max(timeout_s, 0.001))
             if count == 0:
                 return False
-            self._paused_until = 0.0 if count >= _BLOCK_BYTES else time.monotonic() + self._pause_s
+            self._paused_until = 0.0 if count >= _BUSY_BYTES else time.monotonic() + self._pause_s
             self.bytes_read += count
         self._split()
         self._make_room()
