@@ -2,7 +2,7 @@
 
 The server sends text, which it converts itself: every string is UTF-8 whatever its column's character set. What text
 would blur is asked for in another way (``select_list``): a FLOAT is shown with six digits only, so it is sent as the
-DOUBLE of the same value; bits are sent as a number.
+DOUBLE of the same value; bits are sent as a number. What no text shows is the sign of zero: a FLOAT's -0 becomes 0.
 
 Memory is bounded by one block of bytes and one batch, however large the result: a batch ends when it has
 ``BATCH_ROWS`` rows or the block is full. A single row that is larger makes the block grow.
@@ -30,6 +30,8 @@ _BLOCK_BYTES: Final = 4 << 20
 _PLACES_MAX: Final = 2 << 20
 _READ_TIMEOUT_S: Final = 600.0
 _HEADER_BYTES: Final = 4
+#: what the server has before a geometry's WKB
+_SRID_BYTES: Final = 4
 
 
 def select_list(columns: Sequence[Column]) -> str:
@@ -40,7 +42,6 @@ def select_list(columns: Sequence[Column]) -> str:
 def _expression(column: Column) -> str:
     name = identifier(column.name)
     if column.type_id in (FieldType.FLOAT, FieldType.DOUBLE):
-        # times one, not plus zero, which would lose the sign of -0
         return f"{name} * 1e0"
     return f"{name} + 0" if column.type_id == FieldType.BIT else name
 
@@ -107,7 +108,8 @@ class _RowsReader:
     def _build(self, i: int) -> pa.Array:
         values = text_columns.Values(self._block, self._starts[i, : self._rows], self._lengths[i, : self._rows])
         try:
-            return text_columns.build(self._arrow.field(i).type, values, is_strict=self._is_strict)
+            skip = _SRID_BYTES if self._schema.columns[i].type_id == FieldType.GEOMETRY else 0
+            return text_columns.build(self._arrow.field(i).type, values, skip=skip, is_strict=self._is_strict)
         except text_columns.BadTextError as error:
             raise DecodeError(
                 f"{self._schema.qualified_name}: column {self._schema.columns[i].name} cannot be read: {error.reason}, "

@@ -1,0 +1,55 @@
+"""The row events of one table, taken from a running server's binlog files as the change log would hold them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from agent.schema import LOG_BATCH, TableSchema
+from agent.sources.mysql.binlog_file import open_binlog
+from agent.sources.mysql.positions import pack, split_file_name
+from agent.sources.mysql.table_map import parse_table_map
+from capture.embedded import EmbeddedMariaDB
+
+_TABLE_MAP, _GTID = 19, 162
+_ROWS = frozenset({23, 24, 25, 166, 167, 168, 169, 170, 171})
+_SEQ_STEP = 1 << 20
+
+
+@dataclass
+class _Log:
+    schema: TableSchema
+    lines: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        ts, seq, event = zip(*self.lines, strict=True)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(ts, pa.int64()), pa.array(seq, pa.int64()), pa.array(event, pa.large_binary())], schema=LOG_BATCH
+        )
+
+
+def table_events(server: EmbeddedMariaDB, schema_name: str, name: str) -> list[tuple[TableSchema, pa.RecordBatch]]:
+    """One batch for each version of the table, in order; positions in epoch 0."""
+    logs: list[_Log] = []
+    mine: dict[int, bool] = {}
+    for ts, seq, kind, body in _events(server):
+        map_id = int.from_bytes(body[:6], "little")
+        if kind == _TABLE_MAP:
+            schema = parse_table_map(body, is_mariadb=True).schema
+            mine[map_id] = (schema.schema_name, schema.name) == (schema_name, name)
+            if mine[map_id] and (not logs or logs[-1].schema != schema):
+                logs.append(_Log(schema))
+        elif kind in _ROWS and mine.get(map_id):
+            logs[-1].lines.append((ts, seq, bytes([kind]) + body))
+    return [(log.schema, log.batch) for log in logs if log.lines]
+
+
+def _events(server: EmbeddedMariaDB) -> Iterator[tuple[int, int, int, bytes]]:
+    ts = seq = 0
+    for file, *_ in server.execute("SHOW BINARY LOGS"):
+        for event in open_binlog(server.data_directory / file):
+            if event.type == _GTID:
+                ts, seq = pack(0, split_file_name(file)[1], event.at), 0
+            seq += _SEQ_STEP
+            yield ts, seq, event.type, event.body

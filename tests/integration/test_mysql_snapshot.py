@@ -1,0 +1,259 @@
+"""Rows read from a real MariaDB are those that its binlog tells, whatever their type, size and key."""
+
+import struct
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.errors import DecodeError, SourceError
+from agent.schema import TableSchema, ZeroDates
+from agent.sources.mysql import rows_text
+from agent.sources.mysql.catalog import read_schemas
+from agent.sources.mysql.chunk_plan import plan_chunks
+from agent.sources.mysql.chunks import WHOLE_TABLE, Chunk, PlanKind
+from agent.sources.mysql.connection import connect
+from agent.sources.mysql.decode import decode
+from agent.sources.mysql.snapshot import read_chunk, select_rows
+from agent.sources.mysql.types import arrow_schema
+from agent.sources.mysql.uri import parse_uri
+from capture.embedded import EmbeddedMariaDB
+from tests.integration.mysql_events import table_events
+from tests.integration.test_mysql_catalog import ALL_COLUMNS
+
+#: rows of the table of all types: what differs from NULL
+_ROWS: tuple[dict[str, str], ...] = (
+    {},
+    {
+        "ti": "-128", "tiu": "255", "b1": "1", "si": "-32768", "siu": "65535", "mi": "-8388608", "miu": "16777215",
+        "i": "-2147483648", "iu": "4294967295", "bi": "-9223372036854775808", "biu": "18446744073709551615",
+        "iz": "42", "de": "-99999999.99", "deu": "9999999999999999999999999999.9999999999", "d0": "-99999",
+        "de65": "-99999999999999999999999999999999999.999999999999999999999999999999", "dd": "9999999999",
+        "f": "16777217", "db": "1.7976931348623157e308", "f72": "-99999.99", "dbu": "2.2250738585072014e-308",
+        "bit1": "b'1'", "bit8": "b'11111111'", "bit63": "0x7fffffffffffffff", "bit64": "0xffffffffffffffff",
+    },
+    {
+        "ti": "0", "bi": "9223372036854775807", "biu": "99999999999999999", "de": "0.01", "de65": "-1e-30", "d0": "0",
+        "deu": "0.0000000001", "f": "-1.17549435e-38", "db": "5e-324", "bit1": "b'0'", "bit64": "0", "y": "0",
+    },
+    {
+        "d": "'9999-12-31'", "t0": "'-838:59:59'", "t3": "'838:59:59.999'", "t6": "'-00:00:00.000001'",
+        "dt0": "'1000-01-01 00:00:00'", "dt6": "'9999-12-31 23:59:59.999999'", "ts0": "'1970-01-01 00:00:01'",
+        "ts6": "'2038-01-19 03:14:07.999999'", "y": "2155",
+    },
+    {
+        "d": "'2024-02-29'", "t0": "'00:00:00'", "t3": "'12:34:56.7'", "t6": "'100:00:00.5'", "y": "1901",
+        "dt0": "'2024-02-29 1:2:3'", "dt6": "'1969-12-31 23:59:59.5'", "ts0": "'2024-03-31 02:30:00'",
+        "ts6": "'2024-10-27 01:30:00.000001'",
+    },
+    {
+        "c": "'ab  '", "c255": "repeat('ä', 255)", "vc": "'a  '", "vcl": "repeat('😀', 1000)", "tx": "''", "tt": "'ü'",
+        "mt": "repeat('x', 70000)", "lt": "'日本語'", "cl": "'é€'", "vg": "'中文'", "u2": "'ünï'", "u3": "'ẞ'",
+        "uca": "'Ω'", "tl": "'naïve'", "bn": "'a\\0'", "vb": "x'00ff80'", "bl": "x''", "tb": "x'00'",
+        "mb": "repeat(x'80', 66000)",
+        "lb": "'text'", "cb": "x'ff'", "vz": "repeat('y', 100)", "bz": "repeat('z', 500)", "tz": "'kurz'",
+    },
+    {
+        "e": "'ü,'", "st": "'x,z'", "el": "'é'", "j": """'{"a": [1, 2.5, null, "ü"]}'""", "g": "point(1.5, -2)",
+        "p": "point(0, 0)", "u": "'123e4567-e89b-12d3-a456-426655440000'", "i4": "'192.168.0.1'",
+        "i6": "'2001:db8::ff00:42:8329'", "inv": "7",
+    },
+    {
+        "e": "0", "st": "''", "el": "''", "u": "'00000000-0000-0000-0000-000000000000'", "i6": "'::ffff:1.2.3.4'",
+        "i4": "'0.0.0.0'", "g": "st_geomfromtext('POLYGON((0 0,1 0,1 1,0 0))', 4326)", "c": "''", "bn": "''",
+        "j": "'[]'",
+    },
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def database(mariadb: EmbeddedMariaDB) -> str:
+    mariadb.create_database("snapshot_test")
+    return "snapshot_test"
+
+
+def _schema(mariadb: EmbeddedMariaDB, database: str, name: str, **options: Any) -> TableSchema:
+    with connect(mariadb.uri()) as connection:
+        [schema] = read_schemas(connection, [(database, name)], **options).values()
+    return schema
+
+
+def _read(mariadb: EmbeddedMariaDB, schema: TableSchema, chunk: Chunk = WHOLE_TABLE) -> pa.Table:
+    batches = list(read_chunk(parse_uri(mariadb.uri()), schema, chunk))
+    return pa.Table.from_batches(batches, schema=arrow_schema(schema))
+
+
+def _logged(mariadb: EmbeddedMariaDB, schema: TableSchema) -> pa.Table:
+    """What the inserts in the log say, under the schema of the catalog, which knows more than they do."""
+    [(_, batch)] = table_events(mariadb, schema.schema_name, schema.name)
+    return pa.Table.from_batches([decode(schema, batch).after])
+
+
+def test_every_type_is_read_as_the_log_is_decoded(mariadb: EmbeddedMariaDB, database: str) -> None:
+    definition = f"(id bigint primary key auto_increment, {ALL_COLUMNS}) CHARACTER SET utf8mb4"
+    with closing(mariadb.connect(database)) as session, session.cursor() as cursor:
+        cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
+        cursor.execute(f"CREATE TABLE all_types {definition}")
+        for row in _ROWS:
+            cursor.execute(f"INSERT INTO all_types ({', '.join(row)}) VALUES ({', '.join(row.values())})")
+    schema = _schema(mariadb, database, "all_types")
+    read, logged = _read(mariadb, schema), _logged(mariadb, schema)
+    assert read.num_rows == len(_ROWS)
+    for name in read.schema.names:
+        assert read.column(name).to_pylist() == logged.column(name).to_pylist(), name
+    assert read.equals(logged)
+    seen = {name for name in read.schema.names if read.column(name).null_count < len(_ROWS)}
+    assert seen == set(read.schema.names)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=200))
+def test_floats_keep_every_bit(mariadb: EmbeddedMariaDB, database: str, values: list[float]) -> None:
+    singles = [value for value in values if abs(value) < 3e38]
+    with closing(mariadb.connect(database)) as session, session.cursor() as cursor:
+        cursor.execute("CREATE OR REPLACE TABLE floats (id int primary key auto_increment, d double, f float)")
+        cursor.executemany("INSERT INTO floats (d) VALUES (%s)", [(repr(value),) for value in values])
+        cursor.executemany("INSERT INTO floats (f) VALUES (%s)", [(repr(value),) for value in singles])
+    read = _read(mariadb, _schema(mariadb, database, "floats")).to_pydict()
+    assert _bits(read["d"][: len(values)], "d") == _bits(values, "d")
+    assert _bits(read["f"][len(values) :], "f") == _bits(singles, "f")
+
+
+def _bits(values: Sequence[float], form: str) -> list[bytes]:
+    """Of the numbers in a column's width; with one zero only, since the server shows no other."""
+    return [struct.pack(form, struct.unpack(form, struct.pack(form, value))[0] + 0.0) for value in values]
+
+
+@pytest.fixture(scope="module")
+def zero_dates(mariadb: EmbeddedMariaDB, database: str) -> str:
+    with closing(mariadb.connect(database)) as session, session.cursor() as cursor:
+        cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES'")
+        cursor.execute("CREATE TABLE dates (id int primary key, d date, dt datetime(1), ts timestamp)")
+        cursor.execute(
+            "INSERT INTO dates VALUES (1, '0000-00-00', '0000-00-00', '0000-00-00'), (2, '2024-02-31', '2024-01-00', "
+            "'2024-01-01'), (3, '2024-01-01', '2024-01-01 01:02:03.4', '2024-01-01 01:02:03')"
+        )
+    return "dates"
+
+
+@pytest.mark.parametrize("rule", [ZeroDates.NULL, ZeroDates.STRING])
+def test_dates_that_no_calendar_has(mariadb: EmbeddedMariaDB, database: str, zero_dates: str, rule: ZeroDates) -> None:
+    schema = _schema(mariadb, database, zero_dates, zero_dates=rule)
+    read = _read(mariadb, schema)
+    assert read.equals(_logged(mariadb, schema))
+    first, second = read.to_pylist()[:2]
+    is_null = rule is ZeroDates.NULL
+    assert first["dt"] == (None if is_null else "0000-00-00 00:00:00.0")
+    assert second["d"] == (None if is_null else "2024-02-31")
+
+
+def test_dates_that_no_calendar_has_may_be_refused(mariadb: EmbeddedMariaDB, database: str, zero_dates: str) -> None:
+    with pytest.raises(DecodeError, match=r"snapshot_test\.dates: column d .* a date that no calendar has"):
+        _read(mariadb, _schema(mariadb, database, zero_dates, zero_dates=ZeroDates.STRICT))
+
+
+def test_rows_larger_than_a_packet_and_than_the_block(mariadb: EmbeddedMariaDB, database: str) -> None:
+    sizes = [0, 1, 250, 251, 65_535, 65_536, 16_777_210, 16_777_215 - 8, 16_777_216, 40_000_000, 7]
+    mariadb.execute("SET GLOBAL max_allowed_packet = 134217728")
+    mariadb.execute("CREATE TABLE large (id int primary key, a longblob, b longtext)", database=database)
+    for i, size in enumerate(sizes):
+        mariadb.execute(f"INSERT INTO large VALUES ({i}, repeat(x'ab', {size}), 'after')", database=database)
+    read = _read(mariadb, _schema(mariadb, database, "large")).to_pydict()
+    assert [len(value) for value in read["a"]] == sizes
+    assert all(value == b"\xab" * len(value) for value in read["a"])
+    assert set(read["b"]) == {"after"}
+
+
+def test_a_batch_ends_where_the_block_is_full(
+    mariadb: EmbeddedMariaDB, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_text, "_BLOCK_BYTES", 1000)
+    mariadb.execute("CREATE TABLE many (id int primary key, t text)", database=database)
+    mariadb.execute("INSERT INTO many SELECT seq, repeat('x', seq % 300) FROM seq_1_to_5000", database=database)
+    schema = _schema(mariadb, database, "many")
+    batches = list(read_chunk(parse_uri(mariadb.uri()), schema, WHOLE_TABLE))
+    assert len(batches) > 500
+    read = pa.Table.from_batches(batches)
+    assert read.column("id").to_pylist() == list(range(1, 5001))
+    assert [len(text) for text in read.column("t").to_pylist()] == [i % 300 for i in range(1, 5001)]
+
+
+def test_an_empty_table_has_no_batches(mariadb: EmbeddedMariaDB, database: str) -> None:
+    mariadb.execute("CREATE TABLE empty (id int primary key)", database=database)
+    assert _read(mariadb, _schema(mariadb, database, "empty")).num_rows == 0
+
+
+def test_a_refusal_is_an_error_and_the_session_lives(mariadb: EmbeddedMariaDB, database: str) -> None:
+    mariadb.execute("CREATE TABLE shrinking (id int primary key, gone int)", database=database)
+    schema = _schema(mariadb, database, "shrinking")
+    mariadb.execute("ALTER TABLE shrinking DROP COLUMN gone", database=database)
+    with connect(mariadb.uri()) as connection:
+        with pytest.raises(SourceError, match="Unknown column 'gone'"):
+            list(select_rows(connection, schema, WHOLE_TABLE))
+        assert connection.query("SELECT 1") == [("1",)]
+
+
+#: what is behind ``n``: columns, which of them are the key, and their values
+_KEYS = {
+    "composite": (
+        "a int, b varchar(9), c date",
+        "a, b, c",
+        "seq % 7, concat('k', seq % 11), '2024-01-01' + interval seq day",
+    ),
+    "accents": (
+        "b varchar(40) collate utf8mb4_general_ci",
+        "b",
+        "concat(elt(seq % 5 + 1, 'a', 'Ä', 'b', 'É', 'z'), seq)",
+    ),
+    "cyrillic": ("b varchar(40) character set cp1251", "b", "concat(elt(seq % 3 + 1, 'ж', 'Я', 'b'), seq)"),
+    "binary": ("b varbinary(9)", "b", "unhex(lpad(hex(seq * 7919 % 65521), 6, '0'))"),
+    "decimal": ("b decimal(30,5)", "b", "seq / 7 - 100"),
+    "moments": ("b timestamp(3)", "b", "from_unixtime(1700000000 + seq / 8)"),
+    "unsigned": ("b bigint unsigned", "b", "18446744073709551615 - seq * 1000003"),
+    "dense": ("b bigint", "b", "cast(seq as signed) - 600"),
+    "uuids": ("b uuid", "b", "uuid()"),
+    "quotes": ("b varchar(40)", "b", r"concat(seq % 3, '\'\\', seq)"),
+}
+
+
+@pytest.mark.parametrize("name", _KEYS)
+def test_chunks_hold_every_row_once(mariadb: EmbeddedMariaDB, database: str, name: str) -> None:
+    columns, key, values = _KEYS[name]
+    mariadb.execute(
+        f"CREATE TABLE `{name}` (n int, {columns}, primary key ({key})) CHARACTER SET utf8mb4", database=database
+    )
+    mariadb.execute(f"INSERT INTO `{name}` SELECT seq, {values} FROM seq_1_to_1200", database=database)
+    schema = _schema(mariadb, database, name)
+    with connect(mariadb.uri()) as connection:
+        plan = plan_chunks(connection, schema, key=key.split(", "), chunk_rows=100)
+    assert plan.kind is (PlanKind.KEYS if name == "dense" else PlanKind.BOUNDS)
+    assert plan.count == 12
+    chunks = [_read(mariadb, schema, plan.chunk(number)).column("n").to_pylist() for number in range(plan.count)]
+    assert sorted(n for chunk in chunks for n in chunk) == list(range(1, 1201))
+    assert {len(chunk) for chunk in chunks} == {100}
+
+
+def test_a_chunk_is_found_through_its_index(mariadb: EmbeddedMariaDB, database: str) -> None:
+    mariadb.execute(
+        "CREATE TABLE indexed (n int, a int, b varchar(20) character set latin1, primary key (a, b))", database=database
+    )
+    mariadb.execute("INSERT INTO indexed SELECT seq, seq % 50, seq FROM seq_1_to_20000", database=database)
+    mariadb.execute("ANALYZE TABLE indexed", database=database)
+    schema = _schema(mariadb, database, "indexed")
+    with connect(mariadb.uri(database)) as connection:
+        plan = plan_chunks(connection, schema, key=["a", "b"], chunk_rows=500)
+        [explained] = connection.query(f"EXPLAIN SELECT * FROM indexed WHERE {plan.chunk(20).predicate}")
+    assert (explained[3], explained[5]) == ("range", "PRIMARY")
+    assert int(explained[8] or 0) < 3000
+
+
+def test_a_key_of_an_enum_is_not_cut(mariadb: EmbeddedMariaDB, database: str) -> None:
+    mariadb.execute("CREATE TABLE enums (e enum('b','a','c') primary key)", database=database)
+    mariadb.execute("INSERT INTO enums VALUES ('a'), ('b'), ('c')", database=database)
+    schema = _schema(mariadb, database, "enums")
+    with connect(mariadb.uri()) as connection:
+        assert plan_chunks(connection, schema, key=["e"], chunk_rows=1).kind is PlanKind.WHOLE
