@@ -24,6 +24,7 @@ from agent.sinks import open_sink
 from agent.sources import open_source
 from agent.sources.dumping import DumpOrder
 from agent.sources.source import Identity, Position, Scope, Source, StreamOrder
+from agent.units import readers
 from agent.units.dump import DumpUnit
 from agent.units.load import LoadUnit, create_empty
 from agent.units.manifest import Manifest
@@ -70,6 +71,11 @@ class Feed:
     start_ts: Ts
     log_uri: str
     created: int = 0
+    incarnation: str = ""
+
+    @property
+    def _scope(self) -> Scope:
+        return Scope(self.cluster, self.id, self.sink_mode, self.config, self.incarnation)
 
     @property
     def sink_owner(self) -> str:
@@ -78,7 +84,12 @@ class Feed:
 
     def open_source(self) -> Source:
         """:raises SourceConfigError: its URI cannot be opened."""
-        return open_source(self.source_uri, Scope(self.cluster, self.id, self.sink_mode, self.config))
+        return open_source(self.source_uri, self._scope)
+
+    @property
+    def reader(self) -> str:
+        """Who reads, among all readers of the cluster."""
+        return f"{self.namespace}/{self.id}"
 
     def open_sink(self) -> Sink:
         """:raises SinkError: its URI cannot be opened."""
@@ -258,8 +269,9 @@ class FeedParts:
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
         schemas = await to_thread.run_sync(feed.manifest(order.source).read_schemas)
         identity = Identity(running.system_id, running.timeline)
+        reader = await readers.claim(self._client, feed.cluster, feed.reader)
         unit = SyncUnit(
-            source.streams(StreamOrder(running.tables, identity, schemas)),
+            source.streams(StreamOrder(running.tables, identity, schemas, reader)),
             Position(running.start_ts, running.start_position),
             writer=LogWriter(
                 EtcdHeadStore(self._client, log_key, life=feed.life), capture=self._capture, epoch_floor=feed.created

@@ -22,7 +22,7 @@ from capture.client import Client
 from capture.cluster import ChangefeedSpec, ChangefeedView
 from capture.embedded import EmbeddedEtcd, children, places
 from reactor.errors import WeirError
-from reactor.records import FeedState, Mode, SinkMode, Unit
+from reactor.records import ChangefeedConfig, FeedState, FilterConfig, Mode, SinkMode, Unit
 
 _POLL_S = 0.02
 _WATCH_S = 0.1
@@ -85,14 +85,17 @@ class Bed:
         finally:
             children.stop(child, signal.SIGINT)
 
-    def create(self, name: str, *, sink_mode: SinkMode, mode: Mode = Mode.ALL) -> None:
-        """A changefeed over everything in the database."""
+    def create(
+        self, name: str, *, sink_mode: SinkMode, mode: Mode = Mode.ALL, rules: tuple[str, ...] = ("*.*",)
+    ) -> None:
+        """A changefeed over everything that ``rules`` match."""
         spec = ChangefeedSpec(
             changefeed_id=name,
             source_uri=self.server.uri,
             sink_uri=f"delta+file://{self.lake(name)}",
             mode=mode,
             sink_mode=sink_mode,
+            config=ChangefeedConfig(filter=FilterConfig(rules=rules)),
         )
         self.client.create(spec)
 

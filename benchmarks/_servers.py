@@ -7,9 +7,8 @@ from typing import Protocol, Self
 
 from agent.sources import open_source
 from agent.sources.source import Scope
-from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
+from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres, mariadb, postgres
 from capture.embedded.mariadb import USER
-from capture.embedded.postgres import tool
 from reactor.records import ChangefeedConfig, SinkMode
 
 DATABASE = "bench"
@@ -58,7 +57,7 @@ class PostgresServer:
         return self._part.execute(sql, database=DATABASE)
 
     def command(self, name: str, *arguments: str) -> tuple[list[str], Mapping[str, str]]:
-        return [str(tool(name)), *arguments], self._part.environment(DATABASE)
+        return [str(postgres.tool(name)), *arguments], self._part.environment(DATABASE)
 
 
 class MariaServer:
@@ -86,12 +85,26 @@ class MariaServer:
         return self.part.execute(sql, database=DATABASE)
 
     def command(self, name: str, *arguments: str) -> tuple[list[str], Mapping[str, str]]:
-        secret = self._directory / "sysbench.cnf"
-        secret.touch(mode=0o600)
-        secret.write_text(f"mysql-password={self.part.password}\n")
+        """sysbench, or one of the server's own clients. Passwords do not belong on a command line."""
+        if name != "sysbench":
+            secret = self._secret("[client]\npassword")
+            return [
+                str(mariadb.tool(name)),
+                f"--defaults-extra-file={secret}",
+                f"--socket={self.part.socket}",
+                f"--user={USER}",
+                *arguments,
+            ], {}
+        secret = self._secret("mysql-password")
         settings = {"db-driver": "mysql", "mysql-socket": self.part.socket, "mysql-user": USER, "mysql-db": DATABASE}
         options = [f"--{key}={value}" for key, value in settings.items()]
         return [name, f"--config-file={secret}", *options, *arguments], {}
+
+    def _secret(self, setting: str) -> Path:
+        secret = self._directory / "secret.cnf"
+        secret.touch(mode=0o600)
+        secret.write_text(f"{setting}={self.part.password}\n")
+        return secret
 
 
 def last_ts(server: Server) -> int:

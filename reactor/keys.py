@@ -3,6 +3,7 @@
 /weir/{cluster}/__meta__/owner/{lease}                      capture id (election; leased)
 /weir/{cluster}/__meta__/capture/{capture}                  CaptureInfo (leased)
 /weir/{cluster}/__meta__/meta/delete-count                  int, see reactor.txn
+/weir/{cluster}/__meta__/reader/{number}                    which changefeed's reader has the number
 /weir/{cluster}/{namespace}/changefeed/info/{changefeed}    ChangefeedInfo
 /weir/{cluster}/{namespace}/changefeed/status/{changefeed}  ChangefeedStatus
 /weir/{cluster}/{namespace}/task/position/{capture}/{changefeed}  TaskPosition
@@ -65,6 +66,15 @@ class LogStorageKey:
 
     def __str__(self) -> str:
         return f"{ROOT}/{self.cluster}/__meta__/meta/log-storage"
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderKey:
+    cluster: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/__meta__/reader/{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +183,7 @@ Key = (
     | CaptureKey
     | DeleteCountKey
     | LogStorageKey
+    | ReaderKey
     | InfoKey
     | StatusKey
     | PositionKey
@@ -199,6 +210,8 @@ def parse(text: str) -> Key:
             return DeleteCountKey(cluster)
         case ["", "weir", cluster, "__meta__", "meta", "log-storage"]:
             return LogStorageKey(cluster)
+        case ["", "weir", cluster, "__meta__", "reader", number] if number.isdigit():
+            return ReaderKey(cluster, int(number))
         case ["", "weir", cluster, namespace, "changefeed", "info", changefeed]:
             return InfoKey(cluster, namespace, ChangefeedId(changefeed))
         case ["", "weir", cluster, namespace, "changefeed", "status", changefeed]:

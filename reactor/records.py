@@ -6,7 +6,7 @@ reading: a cluster may run two neighbouring versions at once.
 """
 
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -150,9 +150,11 @@ class ChangefeedConfig(Record):
     filter: FilterConfig = FilterConfig()
     #: take tables without a key too: they are appended to, never updated
     force_replicate: bool = False
-    #: PostgreSQL: the replication slot and publication; empty = weir_{cluster}_{changefeed}, made and dropped by Weir
+    #: PostgreSQL: the replication slot and publication; empty = weir_{cluster}_{changefeed}_…, made and dropped by Weir
     slot: str = ""
     publication: str = ""
+    #: MySQL: dates that no calendar has (0000-00-00) become NULL, end the changefeed, or make the column a string
+    zero_dates: Literal["null", "strict", "string"] = "null"
     #: rows in one dumped chunk
     dump_chunk_rows: Annotated[int, Field(ge=1_000, le=10_000_000)] = 250_000
     #: how long segments below every checkpoint are kept, so that a changefeed can be rewound
@@ -192,6 +194,8 @@ class ChangefeedInfo(Record):
     warning: RunningError | None = None
     created_at: float = 0.0
     creator_version: str = ""
+    #: in the names of what it has at the source: a late clean-up never meets a later changefeed of the same id
+    incarnation: str = ""
 
 
 class ChangefeedStatus(Record):

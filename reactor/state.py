@@ -151,7 +151,7 @@ class ClusterState:
                 self.owner = self._first_owner()
             case keys.UpstreamKey(namespace=self.namespace):
                 _store_record(self.upstreams, key.source, UpstreamInfo, text, value)
-            case keys.DeleteCountKey() | keys.LogStorageKey():
+            case keys.DeleteCountKey() | keys.LogStorageKey() | keys.ReaderKey():
                 pass  # the first is reactor.txn's, the second is read by a capture when it starts
             case keys.UpstreamKey():
                 self.ignored_count += 1

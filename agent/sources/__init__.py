@@ -11,6 +11,8 @@ from agent.sources.source import Scope, Source
 _SOURCES = {
     "postgresql": ("agent.sources.postgres.source", "PostgresSource"),
     "postgres": ("agent.sources.postgres.source", "PostgresSource"),
+    "mysql": ("agent.sources.mysql.source", "MysqlSource"),
+    "mariadb": ("agent.sources.mysql.source", "MysqlSource"),
 }
 
 

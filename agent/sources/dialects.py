@@ -23,7 +23,9 @@ def decode(schema: TableSchema, batch: pa.RecordBatch) -> Changes:
 
             return postgres.decode(schema, batch)
         case Dialect.MYSQL:
-            raise NotImplementedError
+            from agent.sources.mysql import decode as mysql
+
+            return mysql.decode(schema, batch)
 
 
 def arrow_schema(schema: TableSchema) -> pa.Schema:
@@ -33,6 +35,22 @@ def arrow_schema(schema: TableSchema) -> pa.Schema:
             from agent.sources.postgres import types as postgres
 
             return postgres.arrow_schema(schema)
+        case Dialect.MYSQL:
+            from agent.sources.mysql import types as mysql
+
+            return mysql.arrow_schema(schema)
+
+
+def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
+    """What rows that were there hold in the new column ``name``, told in text by the source.
+
+    :raises DecodeError: it is no value of the column.
+    """
+    match schema.dialect:
+        case Dialect.POSTGRESQL:
+            from agent.sources.postgres import fills as postgres
+
+            return postgres.fill_value(schema, name, text)
         case Dialect.MYSQL:
             raise NotImplementedError
 
@@ -45,4 +63,6 @@ def read_chunks(dialect: Dialect, fields: dict[str, Any]) -> Chunks:
 
             return ChunkPlan.from_fields(fields)
         case Dialect.MYSQL:
-            raise NotImplementedError
+            from agent.sources.mysql.chunks import ChunkPlan as MysqlChunkPlan
+
+            return MysqlChunkPlan.from_fields(fields)

@@ -21,12 +21,13 @@ from reactor.records import ChangefeedConfig, DdlRecord, SinkMode, TableRecord
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whom a source is opened for. ``cluster`` and ``changefeed`` name what is made at the server."""
+    """Whom a source is opened for. ``cluster``, ``changefeed`` and ``incarnation`` name what is made at the server."""
 
     cluster: str
     changefeed: str
     sink_mode: SinkMode
     config: ChangefeedConfig
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class StreamOrder:
     tables: tuple[TableRecord, ...]
     identity: Identity = Identity("")
     schemas: Mapping[int, TableSchema] = field(default_factory=dict)
+    #: by which the server knows this reader (see ``agent.units.readers``)
+    reader: int = 0
 
 
 class StreamRestart(Exception):

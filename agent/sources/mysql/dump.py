@@ -34,6 +34,7 @@ from typing import Final
 import structlog
 
 from agent.errors import SourceError, SourceUnreachableError
+from agent.event_filter import filter_snapshot
 from agent.ports import Executor, Sink, StagedFile
 from agent.schema import TableSchema, ZeroDates
 from agent.sources.dumping import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
@@ -47,7 +48,7 @@ from agent.sources.mysql.identity import read_identity
 from agent.sources.mysql.positions import SourcePosition, first_epoch, split_file_name, unpack
 from agent.sources.mysql.uri import Target, parse_uri
 from reactor.ids import Ts
-from reactor.records import TableRecord
+from reactor.records import FilterConfig, TableRecord
 
 _FULL: Final = "FULL"
 
@@ -63,13 +64,15 @@ class ChunkTask:
     chunk: Chunk
     chunk_id: str
     ts: Ts
+    filter: FilterConfig
     open_sink: Callable[[], Sink]
 
 
 def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
     """Runs on an executor. :raises WeirError: source or sink failed; nothing of the chunk counts."""
     batches = snapshot.read_chunk(task.source, task.schema, task.chunk)
-    return tuple(task.open_sink().stage(task.schema, task.chunk_id, batches, task.ts))
+    schema, rows = filter_snapshot(task.filter, task.schema, batches)
+    return tuple(task.open_sink().stage(schema, task.chunk_id, rows, task.ts))
 
 
 class MysqlDumper:
@@ -177,8 +180,10 @@ class MysqlDump:
         if self._pool is not None:
             with self._pool.reader() as reader:
                 batches = snapshot.select_rows(reader, table.schema, chunk)
-                return tuple(self._order.open_sink().stage(table.schema, chunk_id, batches, ts))
-        task = ChunkTask(self._guard.target, table.schema, chunk, chunk_id, ts, self._order.open_sink)
+                schema, rows = filter_snapshot(self._order.filter, table.schema, batches)
+                return tuple(self._order.open_sink().stage(schema, chunk_id, rows, ts))
+        order = self._order
+        task = ChunkTask(self._guard.target, table.schema, chunk, chunk_id, ts, order.filter, order.open_sink)
         name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
         [files] = self._executor.map(stage_chunk, [task], description=name)
         return files

@@ -1,0 +1,88 @@
+"""Which tables are ours at one place of the binlog, and what is known of them beyond what the binlog says itself.
+
+A table map with full metadata describes its table but for two things: under which id the table goes here (a renamed one
+keeps its first), and that a string of bytes is a uuid or an IP address. One with less is completed from what is known
+of the table at this place; where that does not fit, nobody knows the names of its columns, and reading ends.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from agent.ddl import KnownTable
+from agent.errors import SourceConfigError
+from agent.schema import Column, TableSchema, ZeroDates
+from agent.sources.mysql.table_map import TableMap, parse_table_map
+
+
+class KnownTables:
+    """By schema and name. The stream asks; whoever reads definitions tells."""
+
+    def __init__(self, tables: Iterable[KnownTable], *, zero_dates: ZeroDates, is_mariadb: bool) -> None:
+        self._zero_dates = zero_dates
+        self._is_mariadb = is_mariadb
+        self._tables = {_name(table): table for table in tables}
+
+    @property
+    def by_name(self) -> Mapping[tuple[str, str], KnownTable]:
+        return self._tables
+
+    def put(self, table: KnownTable) -> None:
+        """It is there from now on, or is another than it was."""
+        self._tables = {name: other for name, other in self._tables.items() if not _is_same(other, table)}
+        self._tables[_name(table)] = table
+
+    def drop(self, schema_name: str, name: str) -> None:
+        self._tables.pop((schema_name, name), None)
+
+    def is_wanted(self, schema_name: str, name: str) -> bool:
+        return (schema_name, name) in self._tables
+
+    def schema_of(self, schema_name: str, name: str) -> TableSchema | None:
+        table = self._tables.get((schema_name, name))
+        return table.schema if table else None
+
+    def describe(self, body: bytes) -> TableSchema:
+        """The schema that a table map of one of our tables declares.
+
+        :raises SourceConfigError: it leaves out what nobody else knows for sure.
+        :raises DecodeError: it is none.
+        """
+        declared = parse_table_map(body, is_mariadb=self._is_mariadb)
+        table = self._tables[declared.schema.schema_name, declared.schema.name]
+        schema = _completed(declared, table.schema)
+        return replace(schema, table_id=table.record.table_id, zero_dates=self._zero_dates)
+
+
+def _name(table: KnownTable) -> tuple[str, str]:
+    return table.record.schema_name, table.record.name
+
+
+def _is_same(one: KnownTable, other: KnownTable) -> bool:
+    return one.record.table_id == other.record.table_id
+
+
+def _completed(declared: TableMap, known: TableSchema | None) -> TableSchema:
+    schema = declared.schema
+    if declared.has_names and declared.has_members:
+        names = {column.name: column for column in known.columns} if known else {}
+        return replace(schema, columns=tuple(_named(column, names.get(column.name)) for column in schema.columns))
+    if known is None or not _fits(schema.columns, known.columns):
+        raise SourceConfigError(
+            f"the binlog does not name the columns of {schema.qualified_name}, and they are not those that Weir knows; "
+            "run: SET GLOBAL binlog_row_metadata = 'FULL', and create the changefeed again"
+        )
+    return known
+
+
+def _fits(declared: tuple[Column, ...], known: tuple[Column, ...]) -> bool:
+    """As many columns, of the same types."""
+    return [(column.type_id, column.modifier) for column in declared] == [
+        (column.type_id, column.modifier) for column in known
+    ]
+
+
+def _named(declared: Column, known: Column | None) -> Column:
+    """With the type's name where the same column had one."""
+    if known is None or (declared.type_id, declared.modifier) != (known.type_id, known.modifier):
+        return declared
+    return replace(declared, type_name=known.type_name)

@@ -1,0 +1,82 @@
+"""MySQL and MariaDB as a source: the binlog, and what reads from it. Nothing is made at the server."""
+
+from collections.abc import Collection, Sequence
+
+from agent.errors import PositionLostError
+from agent.schema import TableSchema, ZeroDates
+from agent.sources.mysql import catalog
+from agent.sources.mysql.connection import connect
+from agent.sources.mysql.dump import MysqlDumper
+from agent.sources.mysql.identity import read_identity
+from agent.sources.mysql.preflight import check_source
+from agent.sources.mysql.resume import current_position
+from agent.sources.mysql.snapshot import MysqlSnapshot
+from agent.sources.mysql.streams import MysqlStreams
+from agent.sources.mysql.uri import parse_uri
+from agent.sources.source import Identity, Position, Scope, SourceReport, StreamOrder
+from reactor.ids import Ts
+from reactor.records import TableRecord
+
+
+class MysqlSource:
+    """``agent.sources.source.Source`` over one server's binlog.
+
+    :raises SourceConfigError: a malformed URI.
+    """
+
+    def __init__(self, uri: str, scope: Scope) -> None:
+        self._uri, self._target = uri, parse_uri(uri)
+        self._scope = scope
+        self._zero_dates = ZeroDates(scope.config.zero_dates)
+
+    @property
+    def dumper(self) -> MysqlDumper:
+        return MysqlDumper(self._uri, zero_dates=self._zero_dates)
+
+    def check(self) -> SourceReport:
+        return self.discover()
+
+    def discover(self) -> SourceReport:
+        scope = self._scope
+        return check_source(
+            self._target,
+            scope.config.filter.rules,
+            force_replicate=scope.config.force_replicate,
+            sink_mode=scope.sink_mode,
+        )
+
+    def check_identity(self, expected: Identity) -> None:
+        with connect(self._target) as connection:
+            found = read_identity(connection)
+            if expected.system_id and found != expected:
+                raise PositionLostError(
+                    f"{connection.target} is {found.system_id}, but changefeed {self._scope.changefeed} began on "
+                    f"{expected.system_id}; name that server, or create another changefeed"
+                )
+
+    def prepare(self, tables: Sequence[TableRecord]) -> None:
+        """There is nothing to make."""
+
+    def begin(self, tables: Sequence[TableRecord]) -> Position:
+        with connect(self._target) as connection:
+            at = current_position(connection)
+        return Position(at.resolved, at.to_json())
+
+    def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
+        with connect(self._target) as connection:
+            names = catalog.names_of(connection, table_ids)
+            return catalog.read_schemas(connection, names.values(), zero_dates=self._zero_dates)
+
+    def streams(self, order: StreamOrder) -> MysqlStreams:
+        return MysqlStreams(self._target, order, self._scope)
+
+    def snapshot(self) -> MysqlSnapshot:
+        tables = [(table.schema_name, table.name) for table in self.discover().tables]
+        return MysqlSnapshot(self._target, tables, epoch=0)
+
+    def current_ts(self) -> Ts:
+        with connect(self._target) as connection:
+            return current_position(connection).resolved
+
+    def drop(self) -> None:
+        """Nothing was made there."""

@@ -1,0 +1,72 @@
+"""Opening the binlog, again and again for as long as a sync unit runs.
+
+Before each opening it is checked that the server can go on exactly where the log stands: by file and offset at the
+server of the position, by GTID at another one (``resume``). A new session ends the one that a lost worker has left.
+"""
+
+from collections.abc import Sequence
+
+from agent.ddl import known_tables
+from agent.schema import ZeroDates
+from agent.sources.arena import Arena
+from agent.sources.mysql.connection import Connection, connect
+from agent.sources.mysql.known import KnownTables
+from agent.sources.mysql.positions import SourcePosition
+from agent.sources.mysql.resume import position_at, resume
+from agent.sources.mysql.stream import BinlogStream
+from agent.sources.mysql.uri import Target
+from agent.sources.source import Position, Scope, StreamOrder
+from reactor.records import DdlRecord
+
+
+class MysqlStreams:
+    """``agent.sources.source.Streams``; ``order.reader`` is the server id that we go by."""
+
+    def __init__(self, target: Target, order: StreamOrder, scope: Scope) -> None:
+        self._target = target
+        self._order = order
+        self._scope = scope
+
+    def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> "MysqlStream":
+        connection = connect(self._target)
+        try:
+            return MysqlStream(connection, self._start(connection, at, arena, ddl))
+        except BaseException:
+            connection.close()
+            raise
+
+    def check(self) -> None:
+        """A binlog has everything."""
+
+    def _start(self, connection: Connection, at: Position, arena: Arena, ddl: Sequence[DdlRecord]) -> BinlogStream:
+        known = KnownTables(
+            known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts).values(),
+            zero_dates=ZeroDates(self._scope.config.zero_dates),
+            is_mariadb=connection.is_mariadb,
+        )
+        position = SourcePosition.from_json(at.text) if at.text else position_at(connection, at.ts)
+        resumption = resume(connection, position)
+        stream = BinlogStream(
+            connection,
+            arena,
+            position=resumption.position,
+            is_wanted=known.is_wanted,
+            describe=known.describe,
+            known=known.schema_of,
+        )
+        stream.start(server_id=self._order.reader, by_gtid=resumption.by_gtid)
+        return stream
+
+
+class MysqlStream:
+    """``agent.sources.source.OpenStream``."""
+
+    def __init__(self, connection: Connection, stream: BinlogStream) -> None:
+        self._connection = connection
+        self.stream = stream
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    def close(self) -> None:
+        self._connection.close()

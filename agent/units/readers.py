@@ -1,0 +1,51 @@
+"""The number by which an upstream knows a changefeed's reader (MySQL's server id), the same wherever it runs.
+
+A server that meets a number twice ends the older session: so a new sync worker ends what a lost one has left behind,
+and no two changefeeds of a cluster may have the same. The number is a hash of the changefeed, or the next one that is
+free; who has it stands in etcd until the changefeed is removed.
+"""
+
+from hashlib import blake2b
+from typing import Final
+
+from reactor.client import Compare, EtcdClient, Put, Target
+from reactor.keys import ReaderKey
+
+#: far from the small numbers that people give their servers
+_FIRST: Final = 1 << 30
+_COUNT: Final = 1 << 31
+
+
+async def claim(client: EtcdClient, cluster: str, holder: str) -> int:
+    """The number of ``holder``; asking again gives the same. :raises EtcdError: no answer."""
+    number = _home(cluster, holder)
+    while True:
+        key = str(ReaderKey(cluster, number))
+        item = await client.get(key)
+        if item is None:
+            absent = Compare(key, Target.CREATE_REVISION, 0)
+            if (await client.txn([absent], [Put(key, holder.encode())])).succeeded:
+                return number
+        elif item.value.decode() == holder:
+            return number
+        else:
+            number = _next(number)
+
+
+async def release(client: EtcdClient, cluster: str, holder: str) -> None:
+    """Give the number back; without one, nothing happens. :raises EtcdError: no answer."""
+    number = _home(cluster, holder)
+    while (item := await client.get(str(ReaderKey(cluster, number)))) is not None:
+        if item.value.decode() == holder:
+            await client.delete(str(ReaderKey(cluster, number)))
+            return
+        number = _next(number)
+
+
+def _home(cluster: str, holder: str) -> int:
+    digest = blake2b(f"{cluster}\0{holder}".encode(), digest_size=8).digest()
+    return _FIRST + int.from_bytes(digest) % _COUNT
+
+
+def _next(number: int) -> int:
+    return _FIRST + (number - _FIRST + 1) % _COUNT

@@ -1,0 +1,117 @@
+"""5,000 row changes a second over 20 tables of 100,000 rows: time from the commit in MariaDB until it is in Delta.
+
+Into upserted tables and into a changelog. The peer is python-mysql-replication, which only reads: how long after its
+commit it sees a row that carries the time at which it was written.
+"""
+
+import threading
+import time
+from typing import Any
+
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.row_event import WriteRowsEvent
+
+from benchmarks._bed import Bed, bed
+from benchmarks._servers import DATABASE, MariaServer
+from capture.embedded.mariadb import USER
+from capture.lag import LagMeter
+from reactor.records import SinkMode
+
+SECONDS = 60
+_TABLES = 20
+_ROWS = 100_000
+_TRANSACTIONS_PER_SECOND = 1_250
+_POLL_S = 0.05
+_MARK_S = 0.25
+
+
+def run(seconds: int = SECONDS) -> dict[str, Any]:
+    figures: dict[str, Any] = {
+        "what": f"{_TRANSACTIONS_PER_SECOND * 4:,} changes/s over {_TABLES} tables of {_ROWS:,} rows for {seconds} s; "
+        "commit in the source to visible in Delta"
+    }
+    with bed(MariaServer) as found:
+        found.run_tool("sysbench", "oltp_write_only", f"--tables={_TABLES}", f"--table-size={_ROWS}", "prepare")
+        for mode in (SinkMode.UPSERT, SinkMode.CHANGELOG):
+            found.create(mode.value, sink_mode=mode)
+            found.wait_sync(mode.value)
+            meter, changes, elapsed_s = _measure(found, mode.value, seconds)
+            figures |= {
+                f"{mode.value}_p50_ms": meter.percentile_ms(50),
+                f"{mode.value}_p99_ms": meter.percentile_ms(99),
+                f"{mode.value}_changes_per_second": round(changes / elapsed_s),
+            }
+            found.client.remove(mode.value)
+        figures["python_mysql_replication_p50_ms"] = peer = _peer(found, seconds // 4)
+    ours = figures["changelog_p50_ms"]
+    return {**figures, "ratio": ours / peer if ours and peer else None}
+
+
+def _measure(found: Bed, name: str, seconds: int) -> tuple[LagMeter, int, float]:
+    before = found.client.query(name).changes
+    started = time.monotonic()
+    with found.tool_running(*_load(seconds)) as load:
+        meter = LagMeter(since=time.time())
+        while load.poll() is None:
+            meter.observe(time.time(), found.client.query(name).checkpoint_time)
+            time.sleep(_POLL_S)
+    elapsed_s = time.monotonic() - started
+    found.wait_covers(name, found.last_ts())
+    return meter, found.client.query(name).changes - before, elapsed_s
+
+
+def _peer(found: Bed, seconds: int) -> float | None:
+    """Half of the marks are seen sooner than this."""
+    found.execute("CREATE TABLE mark (id int PRIMARY KEY AUTO_INCREMENT, written double NOT NULL)")
+    lags: list[float] = []
+    with found.tool_running(*_load(seconds)) as load:
+        reader = _reader(found)
+        thread = threading.Thread(target=_read_marks, args=(reader, lags))
+        thread.start()
+        while load.poll() is None:
+            found.execute(f"INSERT INTO mark (written) VALUES ({time.time()!r})")
+            time.sleep(_MARK_S)
+        found.execute("INSERT INTO mark (written) VALUES (0)")
+        thread.join()
+    return round(sorted(lags)[len(lags) // 2], 1) if lags else None
+
+
+def _reader(found: Bed) -> BinLogStreamReader:
+    server = found.server
+    assert isinstance(server, MariaServer)
+    [[file, position, *_]] = found.execute("SHOW MASTER STATUS")
+    return BinLogStreamReader(
+        connection_settings={
+            "host": "127.0.0.1",
+            "port": server.part.port,
+            "user": USER,
+            "passwd": server.part.password,
+        },
+        server_id=4_000_000_001,
+        log_file=str(file),
+        log_pos=int(str(position)),
+        resume_stream=True,
+        blocking=True,
+        only_events=[WriteRowsEvent],
+        is_mariadb=True,
+    )
+
+
+def _read_marks(reader: BinLogStreamReader, lags: list[float]) -> None:
+    """Until one that was written at no time."""
+    try:
+        for event in reader:
+            if (event.schema, event.table) != (DATABASE, "mark"):
+                continue
+            for row in event.rows:
+                written = row["values"]["written"]
+                if not written:
+                    return
+                lags.append((time.time() - written) * 1000)
+    finally:
+        reader.close()
+
+
+def _load(seconds: int) -> list[str]:
+    load = ["sysbench", "oltp_write_only", f"--tables={_TABLES}", f"--table-size={_ROWS}", "--threads=4"]
+    return [*load, f"--time={seconds}", f"--rate={_TRANSACTIONS_PER_SECOND}", "run"]
