@@ -6,13 +6,14 @@ twice, so going back behind what it records changes nothing there; what it makes
 back (a restored backup), as far as the log reaches.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from capture import cluster as views
 from capture.errors import JobRefusedError
 from owner import jobs
 from reactor.ids import Ts
-from reactor.records import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
+from reactor.records import ChangefeedInfo, FeedState, SealedUri, TableCut, Unit, UnitRecord
 
 if TYPE_CHECKING:
     from capture.works import Works
@@ -29,13 +30,15 @@ class Desk(Protocol):
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
 
+    def cuts_of(self, changefeed_id: str) -> Mapping[int, TableCut]: ...
+
 
 async def update(desk: Desk, works: "Works", info: ChangefeedInfo, asked: views.ChangefeedUpdate) -> views.UpdateView:
     """:raises WeirError: the state does not allow it, or source or sink say why it cannot be."""
     source = _resealed(works, info.source, asked.source_uri)
     sink = _resealed(works, info.sink, asked.sink_uri)
     if info.state in _STANDING:
-        await _check(works, info, source, sink, desk.unit_of(info.id))
+        await _check(works, info, source, sink, desk)
     target_ts = None if asked.target_ts is None else Ts(asked.target_ts)
     changes = await desk.ask(
         jobs.Update(
@@ -52,21 +55,24 @@ async def update(desk: Desk, works: "Works", info: ChangefeedInfo, asked: views.
 async def rewind(desk: Desk, works: "Works", info: ChangefeedInfo, ts: Ts) -> views.RewindView:
     """:raises WeirError: the state or the log does not allow it, or it would have no effect."""
     unit = desk.unit_of(info.id)
-    starts = await _starts(works, info, unit, ts) if unit is not None and info.state in _STANDING else ()
+    starts: tuple[views.TablePosition, ...] = ()
+    if unit is not None and info.state in _STANDING:
+        starts = await _starts(works, info, unit, desk.cuts_of(info.id), ts)
     await desk.ask(jobs.Rewind("", info.id, ts))
     return views.RewindView(changefeed=await desk.query(info.id), tables=starts)
 
 
 async def _check(
-    works: "Works", info: ChangefeedInfo, source: SealedUri | None, sink: SealedUri | None, unit: UnitRecord | None
+    works: "Works", info: ChangefeedInfo, source: SealedUri | None, sink: SealedUri | None, desk: Desk
 ) -> None:
     after = info.with_(source=source or info.source, sink=sink or info.sink)
+    unit = desk.unit_of(info.id)
     if unit is None:
         return
     if source is not None:
         await works.check_source_again(after, unit)
     if sink is not None and unit.unit is Unit.SYNC:
-        await works.recorded(after, unit)
+        await works.recorded(after, unit, desk.cuts_of(info.id))
     elif sink is not None and sink.masked != info.sink.masked:
         raise JobRefusedError(
             f"the snapshot of changefeed {info.id} is on its way to {info.sink.masked}; let it arrive there first, or "
@@ -74,10 +80,12 @@ async def _check(
         )
 
 
-async def _starts(works: "Works", info: ChangefeedInfo, unit: UnitRecord, ts: Ts) -> tuple[views.TablePosition, ...]:
+async def _starts(
+    works: "Works", info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TableCut], ts: Ts
+) -> tuple[views.TablePosition, ...]:
     """From where each table will be written again. :raises JobRefusedError: from nowhere before ``ts``."""
     names = [f"{table.schema_name}.{table.name}" for table in unit.tables]
-    recorded = await works.recorded(info, unit)
+    recorded = await works.recorded(info, unit, cuts)
     if recorded and all(known > ts for known in recorded):
         lowest, name = min(zip(recorded, names, strict=True))
         raise JobRefusedError(

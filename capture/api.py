@@ -69,6 +69,15 @@ class MoveTableBody(BaseModel):
     capture_id: str
 
 
+class SplitBody(BaseModel):
+    """``table``: schema.name; ``spans``: 1 joins it, none: as many as the captures share well"""
+
+    model_config = ConfigDict(extra="forbid")
+
+    table: str
+    spans: Annotated[int, Field(ge=1)] | None = None
+
+
 def create_app(cluster: views.Cluster) -> FastAPI:
     """The application; serve it with ``capture.server``."""
     forwarder = _Forwarder(cluster)
@@ -161,6 +170,10 @@ def _operator_routes(cluster: views.Cluster) -> APIRouter:
     @router.post("/changefeeds/{changefeed_id}/move_table", status_code=202)
     async def move_table(changefeed_id: str, body: MoveTableBody) -> views.MoveView:
         return await cluster.move_table(changefeed_id, body.table, body.capture_id)
+
+    @router.post("/changefeeds/{changefeed_id}/split", status_code=202)
+    async def split(changefeed_id: str, body: SplitBody) -> views.CutView:
+        return await cluster.split(changefeed_id, body.table, body.spans)
 
     @router.post("/changefeeds/{changefeed_id}/rebalance", status_code=202)
     async def rebalance(changefeed_id: str) -> None:

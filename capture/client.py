@@ -74,6 +74,10 @@ class Client:
         body = {"table": table, "capture_id": capture_id}
         return self._one(views.MoveView, _path(changefeed_id, "move_table"), method="POST", body=body)
 
+    def split(self, changefeed_id: str, table: str, spans: int | None = None) -> views.CutView:
+        body = {"table": table} | ({} if spans is None else {"spans": spans})
+        return self._one(views.CutView, _path(changefeed_id, "split"), method="POST", body=body)
+
     def rebalance(self, changefeed_id: str) -> None:
         self._call("POST", _path(changefeed_id, "rebalance"))
 

@@ -182,6 +182,15 @@ class MoveView(View):
     spans: int
 
 
+class CutView(View):
+    """A table that has ``spans`` spans and is to have ``wanted``; `tables` shows when it has them."""
+
+    changefeed_id: str
+    table: str
+    spans: int
+    wanted: int
+
+
 class DrainView(View):
     """``remaining``: table spans and workers that the capture still has; ask again until 0."""
 
@@ -256,6 +265,10 @@ class Cluster(Protocol):
     async def remove(self, changefeed_id: str) -> None: ...
 
     async def move_table(self, changefeed_id: str, table: str, capture_id: str) -> MoveView: ...
+
+    async def split(self, changefeed_id: str, table: str, spans: int | None = None) -> CutView:
+        """Let the table have so many spans (1 joins it), or as many as the captures can share well."""
+        ...
 
     async def rebalance(self, changefeed_id: str) -> None: ...
 

@@ -8,7 +8,9 @@ everything answers ``OwnerNotFoundError``, which says to ask again.
 import builtins
 import os
 import time
+import uuid
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -19,13 +21,14 @@ from capture.config import ServerSettings
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
 from capture.version import installed_version
 from owner import jobs
+from owner.scheduler.spans import shared_spans
 from owner.views import ChangefeedView as OwnersView
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.errors import OwnerNotFoundError
 from reactor.ids import CaptureId, ChangefeedId, Ts, parse_changefeed_id
 from reactor.messages import Liveness
-from reactor.records import CaptureInfo, ChangefeedInfo, ChangefeedStatus, UnitRecord
+from reactor.records import CaptureInfo, ChangefeedInfo, ChangefeedStatus, TableCut, UnitRecord
 from reactor.state import ClusterState
 
 if TYPE_CHECKING:
@@ -186,12 +189,23 @@ class Door:
         await self.ask(jobs.Remove(_NO_JOB, ChangefeedId(changefeed_id)))
 
     async def move_table(self, changefeed_id: str, table: str, capture_id: str) -> views.MoveView:
-        ids = [known.table_id for known in await self.tables(changefeed_id) if known.table == table]
-        if not ids:
-            text = f"changefeed {changefeed_id} has no table {table}; `weir tables -c {changefeed_id}` shows its tables"
-            raise JobRefusedError(text)
-        spans = await self.ask(jobs.MoveTable(_NO_JOB, ChangefeedId(changefeed_id), ids[0], CaptureId(capture_id)))
+        table_id = await self._table_id(changefeed_id, table)
+        spans = await self.ask(jobs.MoveTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, CaptureId(capture_id)))
         return views.MoveView(changefeed_id=changefeed_id, table=table, capture=capture_id, spans=spans)
+
+    async def split(self, changefeed_id: str, table: str, spans: int | None = None) -> views.CutView:
+        table_id = await self._table_id(changefeed_id, table)
+        wanted = shared_spans(len(self._life.state.captures)) if spans is None else spans
+        now = await self.ask(jobs.Cut(_NO_JOB, ChangefeedId(changefeed_id), table_id, wanted))
+        return views.CutView(changefeed_id=changefeed_id, table=table, spans=now, wanted=wanted)
+
+    async def _table_id(self, changefeed_id: str, table: str) -> int:
+        """:raises JobRefusedError: the changefeed has no such table."""
+        for known in await self.tables(changefeed_id):
+            if known.table == table:
+                return known.table_id
+        text = f"changefeed {changefeed_id} has no table {table}; `weir tables -c {changefeed_id}` shows its tables"
+        raise JobRefusedError(text)
 
     async def rebalance(self, changefeed_id: str) -> None:
         await self.ask(jobs.Rebalance(_NO_JOB, ChangefeedId(changefeed_id)))
@@ -232,6 +246,11 @@ class Door:
         feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
         return next(iter(feed.units.values()), None) if feed else None
 
+    def cuts_of(self, changefeed_id: str) -> Mapping[int, TableCut]:
+        """By table id, of tables that are not one span, or shall not be."""
+        feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
+        return feed.cuts if feed else {}
+
     def resolved_ts(self, changefeed_id: str) -> Ts:
         """Up to where the changefeed's log is complete, as this capture knows; 0 without a log."""
         feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
@@ -254,6 +273,7 @@ class Door:
             config=spec.config,
             created_at=time.time(),
             creator_version=installed_version(),
+            incarnation=uuid.uuid4().hex[:8],
         )
 
     async def _first_view(self, changefeed: ChangefeedId) -> views.ChangefeedView:

@@ -152,6 +152,35 @@ def move_table(
     return console.print_line(f"{table}: {moving.spans} table spans on their way to capture {capture}")
 
 
+@changefeed_app.command("split")
+def split(
+    changefeed_id: Id,
+    table: Annotated[str, typer.Option(help="schema.name")],
+    spans: Annotated[
+        int | None, typer.Option(min=1, help="How many; default: as many as the captures share well.")
+    ] = None,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Let several captures write a table, each its part of the keys; `weir tables` shows when they do."""
+    with client_of(server) as client:
+        cut = client.split(changefeed_id, table, spans)
+    _show_cut(cut, json=json)
+
+
+@changefeed_app.command("join")
+def join(
+    changefeed_id: Id,
+    table: Annotated[str, typer.Option(help="schema.name")],
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Undo `split`: one capture writes the table again."""
+    with client_of(server) as client:
+        cut = client.split(changefeed_id, table, 1)
+    _show_cut(cut, json=json)
+
+
 @changefeed_app.command("rebalance")
 def rebalance(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """Even out a changefeed's table spans over the captures now, instead of within a minute."""
@@ -186,6 +215,15 @@ def _show(view: views.ChangefeedView, *, json: bool, text: str = "") -> None:
         console.print_line(text)
     else:
         console.print_fields(view)
+
+
+def _show_cut(cut: views.CutView, *, json: bool) -> None:
+    if json:
+        console.print_json(cut)
+    elif cut.spans == cut.wanted:
+        console.print_line(f"{cut.table} is like that already: {cut.spans} table spans")
+    else:
+        console.print_line(f"{cut.table}: {cut.spans} table spans become {cut.wanted}")
 
 
 def _lag(feed: views.ChangefeedView) -> str:

@@ -4,7 +4,7 @@ It outlives sessions. It also does for the door what needs source and sink but n
 created, cleaning up after one is removed, and comparing tables.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,8 +13,9 @@ from typing import Protocol
 import structlog
 from anyio import CapacityLimiter, to_thread
 
-from agent import diff, event_filter
-from agent.errors import LogStorageMismatchError, SinkConfigError
+from agent import apply_ddl, diff, event_filter
+from agent.apply_ddl import Terms
+from agent.errors import LogStorageMismatchError, SinkConfigError, SinkError, TableIneligibleError
 from agent.feed_parts import Feed, FeedParts
 from agent.log.storage import claim
 from agent.parts import Parts
@@ -22,19 +23,21 @@ from agent.ports import SpanCut
 from agent.sinks import open_sink
 from agent.sources import open_source
 from agent.sources.source import ComparisonSnapshot, Identity, Scope, Source
+from agent.span_writer import running_error
 from agent.spark import SparkExecutor
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
 from capture.hosting import Plant
 from capture.secrets import Keeper, resolve
-from owner.jobs import SinkCut, SinkRead, TableRead, UpstreamDropped
+from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
+from owner.scheduler.spans import even_spans
 from reactor import failpoints, keys
 from reactor.client import Compare, EtcdClient, Put, Target
-from reactor.effects import CutSink, DropUpstream, ReadSink
+from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
-from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.records import ChangefeedInfo, FilterConfig, TableRecord, UnitRecord
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.records import ChangefeedInfo, FilterConfig, RunningError, TableCut, TableRecord, UnitRecord
 from reactor.state import ClusterState
 
 _log = structlog.get_logger()
@@ -53,6 +56,10 @@ class LifeWorks(Plant, Protocol):
 
     async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
         """Give a table other spans at the sink, and say how it went."""
+        ...
+
+    async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
+        """Let the sink's tables follow a schema change, and say how it went."""
         ...
 
 
@@ -83,7 +90,7 @@ class Works(Protocol):
         """:raises WeirError: source or sink say why this changefeed cannot be."""
         ...
 
-    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord) -> tuple[Ts, ...]:
+    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:
         """What the sink records for each of the unit's tables; empty when it keeps no records.
 
         :raises WeirError: it has no record of a table, or is not this changefeed's.
@@ -130,8 +137,8 @@ class RealWorks:
     async def check(self, spec: ChangefeedSpec) -> None:
         await to_thread.run_sync(partial(_check, spec, self._settings.cluster_id), abandon_on_cancel=True)
 
-    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord) -> tuple[Ts, ...]:
-        return await to_thread.run_sync(_recorded, self.feed(info), unit, abandon_on_cancel=True)
+    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:
+        return await to_thread.run_sync(_recorded, self.feed(info), unit, cuts, abandon_on_cancel=True)
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
         await to_thread.run_sync(_check_source_again, self.feed(info), unit, abandon_on_cancel=True)
@@ -158,6 +165,7 @@ class RealWorks:
             config=info.config,
             start_ts=info.start_ts,
             log_uri=self._settings.log_storage_uri,
+            incarnation=info.incarnation,
         )
 
     def open(self, feed: Feed, *, capture: CaptureId, client: EtcdClient, checkpoint: Callable[[], Ts]) -> Parts:
@@ -221,6 +229,8 @@ class _RealLifeWorks:
         self._client = client
         self._capture = capture
         self._state = state
+        #: schema changes that are under way
+        self._applied: set[tuple[ChangefeedId, Ts]] = set()
         #: changefeeds whose sink is being asked
         self._read: set[ChangefeedId] = set()
         #: changefeeds whose sink is being cut, and the table
@@ -306,6 +316,33 @@ class _RealLifeWorks:
         finally:
             self._cut.discard((effect.changefeed, effect.table.table_id))
 
+    async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
+        """Once at a time for a change; it may take as long as a table takes to be written anew."""
+        at = effect.changefeed, effect.record.ts
+        said = partial(SchemaApplied, *at)
+        if at in self._applied:
+            post(said(_passing(SinkError("the sink has not answered yet; it is asked again"))))
+            return
+        try:
+            if not await self._is_still_there(effect.info):
+                return
+            self._applied.add(at)
+            apply = partial(self._apply_schema, self._works.feed(effect.info), effect)
+            await to_thread.run_sync(apply, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+            post(said())
+        except WeirError as failure:
+            self._applied.discard(at)
+            _log.warning("the sink does not follow a schema change", changefeed=effect.changefeed, error=str(failure))
+            post(said(_passing(failure)))
+
+    def _apply_schema(self, feed: Feed, effect: ApplySchema) -> None:
+        try:
+            failpoints.reach(Point.SCHEMA_BEFORE_SINK)
+            apply_ddl.apply(feed.open_sink(), effect.record, Terms(feed.config, feed.sink_mode))
+            failpoints.reach(Point.SCHEMA_AFTER_SINK)
+        finally:
+            self._applied.discard((effect.changefeed, effect.record.ts))
+
     async def _is_still_there(self, info: ChangefeedInfo) -> bool:
         """A request that comes late, after another owner has cleaned up, must not meet a successor of the same name."""
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
@@ -315,6 +352,11 @@ class _RealLifeWorks:
     def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
         feed = self._state.changefeeds.get(changefeed)
         return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
+
+
+def _passing(error: WeirError) -> RunningError:
+    """A table that cannot follow waits, and others go on; but one without a key would wait for ever."""
+    return running_error(error).with_(retryable=not isinstance(error, TableIneligibleError))
 
 
 def build_works(settings: ServerSettings) -> Works:
@@ -338,20 +380,23 @@ def _check_filter(source: Source, tables: Sequence[TableRecord], filter: FilterC
             event_filter.check(filter, schemas[table.table_id], key=table.key)
 
 
-def _recorded(feed: Feed, unit: UnitRecord) -> tuple[Ts, ...]:
+def _recorded(feed: Feed, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:
+    """Of a table's spans the one that is least far."""
     sink = feed.open_sink()
     sink.check(unit.tables)
     if not sink.keeps_record:
         return ()
     found = []
     for table in unit.tables:
-        recorded = sink.recorded_ts(table, TableSpan(table.table_id))
-        if recorded is None:
+        spans = even_spans(table.table_id, cuts[table.table_id].spans if table.table_id in cuts else 1)
+        recorded = [sink.recorded_ts(table, span) for span in spans]
+        known = [ts for ts in recorded if ts is not None]
+        if len(known) < len(spans):
             raise SinkConfigError(
                 f"the sink holds no table {table.schema_name}.{table.name} of changefeed {feed.id}; bring it there "
                 "with its history, or create another changefeed for a new snapshot"
             )
-        found.append(recorded)
+        found.append(min(known))
     return tuple(found)
 
 

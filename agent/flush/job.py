@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import time
 
-from agent.flush.plan import FlushPlan, Order, Weights, plan_flush
-from agent.flush.task import run_flush
+from agent.flush.plan import FlushPlan, Order, Weights, group_tasks, plan_flush
+from agent.flush.task import run_flushes
 from agent.log.reader import LogReader
 from agent.parts import Flushed, FlushLimits, SpanFlushed, SpanPosition
 from agent.patience import Patience
@@ -54,9 +54,11 @@ def flush(
     if plan.tasks:
         tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
         name = f"flush {context.changefeed}: {', '.join(tables)}"
-        written = context.executor.map(run_flush, plan.tasks, description=name, patience=patience, at_once=at_once)
+        groups = group_tasks(plan.tasks)
+        written = context.executor.map(run_flushes, groups, description=name, patience=patience, at_once=at_once)
         failpoints.reach(Point.FLUSH_BEFORE_COMMIT)
-        results = context.sink.commit(plan.tasks, written)
+        tasks = [task for group in groups for task in group]
+        results = context.sink.commit(tasks, [result for results in written for result in results])
         failpoints.reach(Point.FLUSH_AFTER_COMMIT)
     return Flushed(tuple(_outcomes(plan, results, limits.head)), plan.is_behind)
 

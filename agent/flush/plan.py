@@ -83,6 +83,16 @@ def plan_flush(
     return FlushPlan(tuple(tasks), tuple(targets), is_behind)
 
 
+def group_tasks(tasks: Sequence[FlushTask]) -> list[tuple[FlushTask, ...]]:
+    """What one executor does one after the other: merging into several spans of one table. Side by side, each would
+    find that another commit was faster, and begin anew."""
+    groups: dict[object, list[FlushTask]] = {}
+    for number, task in enumerate(tasks):
+        is_merged = task.sink_mode is SinkMode.UPSERT and task.table.key
+        groups.setdefault(task.table.table_id if is_merged else ("alone", number), []).append(task)
+    return [tuple(group) for group in groups.values()]
+
+
 def _ahead(position: SpanPosition, segments: Sequence[SegmentRef], target: Ts) -> list[SegmentRef]:
     """The segments that hold something of the span's table between its record and its target."""
     table_id, recorded = position.table.table_id, position.recorded_ts

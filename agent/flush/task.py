@@ -4,7 +4,7 @@ What may go wrong for reasons of the world (a late writer, a lost race, a damage
 that the other tasks of the job keep what they have done; a bug raises and fails the job.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +21,11 @@ from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.records import SinkMode
+
+
+def run_flushes(tasks: Sequence[FlushTask]) -> list[FlushResult]:
+    """One after the other (see ``agent.flush.plan.group_tasks``)."""
+    return [run_flush(task) for task in tasks]
 
 
 def run_flush(task: FlushTask) -> FlushResult:

@@ -36,10 +36,14 @@ def wanted_spans(tables: Iterable[int], cuts: Cuts) -> Iterator[TableSpan]:
         yield from spans_of(table, cuts)
 
 
+def shared_spans(captures: int) -> int:
+    """How many spans so many captures share well: they go round evenly, also when one of them leaves (tiflow 1.1.8)."""
+    return min(captures * max(captures - 1, 3), SPANS_MAX)
+
+
 def span_count(rows: int, captures: int, *, rows_per_span: int) -> int:
-    """Into how many spans a table of ``rows`` is worth cutting (tiflow 1.1.8): enough for every capture to have some
-    whichever of them leave, and none of less than ``rows_per_span``."""
-    return max(1, min(captures * max(captures - 1, 3), SPANS_MAX, rows // rows_per_span))
+    """Into how many spans a table of ``rows`` is worth cutting: none of less than ``rows_per_span``."""
+    return max(1, min(shared_spans(captures), rows // rows_per_span))
 
 
 def refuse_overlap(leftovers: Iterable[TableSpan], known: Collection[TableSpan], cuts: Cuts) -> None:

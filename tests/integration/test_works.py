@@ -1,11 +1,12 @@
 """What the real works find out of source and sink before a changefeed that stands is changed or set back."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.errors import PositionLostError, SinkConfigError, SourceUnreachableError
+from agent.errors import PositionLostError, SinkConfigError, SinkFencedError, SourceUnreachableError
 from agent.sinks import open_sink
 from agent.sources.postgres.connection import connect
 from agent.sources.postgres.identity import read_identity
@@ -14,11 +15,13 @@ from capture.config import load_server_settings
 from capture.embedded import EmbeddedPostgres
 from capture.embedded.places import free_port
 from capture.works import RealWorks
-from owner.jobs import SinkRead, TableRead
-from reactor.effects import ReadSink
+from owner.jobs import SinkCut, SinkRead, TableRead
+from owner.scheduler.spans import even_spans
+from reactor import keys
+from reactor.effects import CutSink, ReadSink
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import ChangefeedInfo, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records import ChangefeedInfo, SinkMode, TableCut, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.state import ClusterState
 from tests.integration.pgoutput_build import TABLE
 
@@ -39,12 +42,12 @@ def feed(works: RealWorks, *, sink: str = "blackhole://", source: str = "postgre
 
 async def test_a_sink_tells_what_it_records_also_at_another_place(tmp_path: Path) -> None:
     works = works_with_a_table(tmp_path)
-    assert await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/lake"), UNIT) == (100,)
+    assert await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/lake"), UNIT, {}) == (100,)
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
-    assert await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/copy"), UNIT) == (100,)
-    assert await works.recorded(feed(works), UNIT) == (), "nothing is recorded there"
+    assert await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/copy"), UNIT, {}) == (100,)
+    assert await works.recorded(feed(works), UNIT, {}) == (), "nothing is recorded there"
     with pytest.raises(SinkConfigError, match=r"the sink holds no table public\.t of changefeed feed; bring it there"):
-        await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/empty"), UNIT)
+        await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/empty"), UNIT, {})
 
 
 async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
@@ -71,3 +74,24 @@ async def test_the_sink_shows_a_version_with_what_it_records(tmp_path: Path) -> 
     assert (shown.ts, shown.tables) == (100, (TableRead("public.t", "0", Ts(100)),))
     assert nothing.tables == (TableRead("public.t", "", Ts(0)),)
     assert failed.error.startswith(f"there is no Delta table at {tmp_path}/none/public/t;")
+
+
+async def test_a_cut_reaches_the_sink_and_is_told_to_the_owner(tmp_path: Path) -> None:
+    works = works_with_a_table(tmp_path)
+    known = feed(works, sink=f"delta+file://{tmp_path}/lake")
+    state = ClusterState("weir")
+    client = MemoryClient(MemoryEtcd())
+    await client.put(str(keys.InfoKey("weir", "default", known.id)), known.encode())
+    life = works.for_life(client, CaptureId("a"), state)
+    answers: list[SinkCut] = []
+    order = CutSink(known.id, known, RECORD, (SPAN,), even_spans(RECORD.table_id, 2), Ts(150), 1)
+    for asked in (order, order, replace(order, number=3), replace(order, info=known.with_(created_at=9.0))):
+        await life.cut_sink(asked, answers.append)
+    done = SinkCut(known.id, RECORD.table_id, 1, Ts(150), Ts(150))
+    assert answers[:2] == [done, done]
+    assert "set back or replaced" in answers[2].error
+    assert len(answers) == 3, "a changefeed that is gone is not answered for"
+    cuts = {RECORD.table_id: TableCut(table_id=RECORD.table_id, spans=2, wanted=2, number=1)}
+    assert await works.recorded(known, UNIT, cuts) == (150,)
+    with pytest.raises(SinkFencedError):
+        await works.recorded(known, UNIT, {})

@@ -1,6 +1,6 @@
 """What a machine's process gives its lives to work with: ``capture.works.Works`` over ``outside``."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -10,16 +10,17 @@ import anyio
 from agent.errors import SinkConfigError, SourceUnreachableError
 from agent.parts import Parts
 from agent.ports import SpanCut
+from agent.span_writer import running_error
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.secrets import Keeper
 from capture.works import LifeWorks
-from owner.jobs import SinkCut, SinkRead, TableRead, UpstreamDropped
+from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Target
-from reactor.effects import CutSink, DropUpstream, ReadSink
+from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, Ts
-from reactor.records import ChangefeedInfo, SealedUri, UnitRecord
+from reactor.records import ChangefeedInfo, SealedUri, TableCut, UnitRecord
 from reactor.state import ClusterState
 from tests.simulation.outside import Outside
 from tests.simulation.parts import SimulatedParts
@@ -63,7 +64,7 @@ class SimulatedWorks:
     async def check(self, spec: ChangefeedSpec) -> None:
         """Whatever is asked for can be."""
 
-    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord) -> tuple[Ts, ...]:
+    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:
         tables = self._node.world.outside.sinks[info.sink.sealed].tables
         found = [tables.get(table.table_id) for table in unit.tables]
         if not all(found):
@@ -137,6 +138,14 @@ class SimulatedLifeWorks:
                 post(said(await self._node.in_thread(self._ask(lambda: sink.cut(order)))))
         except WeirError as failure:
             post(said(error=str(failure)))
+
+    async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
+        """Rows have no columns here; what may go wrong is the answer."""
+        try:
+            await self._node.in_thread(self._ask(lambda: None))
+            post(SchemaApplied(effect.changefeed, effect.record.ts))
+        except WeirError as failure:
+            post(SchemaApplied(effect.changefeed, effect.record.ts, running_error(failure)))
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
         """In the order of ``capture.works``: a look, the source, a list of files, a look, the files."""

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.flush.plan import FlushPlan, Order, Weights, plan_flush
+from agent.flush.plan import FlushPlan, Order, Weights, group_tasks, plan_flush
 from agent.parts import FlushLimits, SpanPosition
-from agent.ports import SegmentRef
+from agent.ports import FlushTask, SegmentRef
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
 from reactor.records import LogHead, SinkMode, TableRecord
@@ -141,3 +141,20 @@ def test_flushes_get_there_and_cut_no_transaction(
         assert covered == needed
         here = replace(here, checkpoint_ts=to_ts, recorded_ts=to_ts if plan.tasks else here.recorded_ts)
     assert here.checkpoint_ts >= target
+
+
+def test_spans_of_one_table_are_merged_one_after_the_other() -> None:
+    """Any others run side by side."""
+    keyed, keyless = (
+        TableRecord(table_id=1, schema_name="s", name="t", key=("id",)),
+        TableRecord(table_id=2, schema_name="s", name="u"),
+    )
+
+    def task(table: TableRecord, start: int, mode: SinkMode) -> FlushTask:
+        return FlushTask("feed", TableSpan(table.table_id, start), table, "", mode, "", (), Ts(1), Ts(2))
+
+    merged = [task(keyed, start, SinkMode.UPSERT) for start in (0, 8)]
+    appended = [task(keyless, start, SinkMode.UPSERT) for start in (0, 8)]
+    assert group_tasks([merged[0], *appended, merged[1]]) == [tuple(merged), (appended[0],), (appended[1],)]
+    changelog = [task(keyed, start, SinkMode.CHANGELOG) for start in (0, 8)]
+    assert group_tasks(changelog) == [(changelog[0],), (changelog[1],)]

@@ -94,6 +94,10 @@ class MemoryCluster:
         await self.query(changefeed_id)
         return views.MoveView(changefeed_id=changefeed_id, table=table, capture=capture_id, spans=1)
 
+    async def split(self, changefeed_id: str, table: str, spans: int | None = None) -> views.CutView:
+        await self.query(changefeed_id)
+        return views.CutView(changefeed_id=changefeed_id, table=table, spans=1, wanted=spans or 6)
+
     async def rebalance(self, changefeed_id: str) -> None:
         await self.query(changefeed_id)
 

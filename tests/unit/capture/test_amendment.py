@@ -1,5 +1,6 @@
 """What source and sink have a say in before a changefeed is changed or set back; the owner is played."""
 
+from collections.abc import Mapping
 from typing import cast
 
 import pytest
@@ -15,7 +16,7 @@ from owner import jobs
 from owner.amendment import Difference
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FeedState, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records import ChangefeedInfo, FeedState, TableCut, TableRecord, Unit, UnitRecord, UnitStage
 
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
 TABLES = tuple(TableRecord(table_id=n, schema_name="public", name=f"t{n}") for n in (1, 2))
@@ -30,6 +31,9 @@ class PlayedDoor:
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None:
         return self.unit
+
+    def cuts_of(self, changefeed_id: str) -> Mapping[int, TableCut]:
+        return {}
 
     async def ask(self, job: jobs.Job) -> object:
         self.asked.append(job)
@@ -46,7 +50,7 @@ class PlayedWorks:
         self.checked: list[str] = []
         self._recorded = recorded
 
-    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord) -> tuple[Ts, ...]:
+    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:
         self.checked.append(info.sink.masked)
         if self.refusal:
             raise self.refusal

@@ -76,6 +76,8 @@ def test_operators_commands_go_through_the_client() -> None:
         rewound = client.rewind("feed", 9)
         assert (rewound.changefeed.checkpoint_ts, rewound.tables[0].ts) == (9, 9)
         assert client.move_table("feed", "public.t", "capture-1").spans == 1
+        assert client.split("feed", "public.t", 4).wanted == 4
+        assert client.split("feed", "public.t").wanted == 6
         client.rebalance("feed")
         assert client.drain("capture-1").remaining == 2
         assert client.resign_owner().owner == "capture-2"

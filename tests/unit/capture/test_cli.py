@@ -73,6 +73,8 @@ def test_a_changefeed_from_creation_to_removal(capsys: pytest.CaptureFixture[str
         ["changefeed", "update", "-c", "stopped", "--sink-uri", "delta+file:///new"],
         ["changefeed", "rewind", "-c", "stopped", "--ts", "7"],
         ["changefeed", "move-table", "-c", "feed", "--table", "public.t", "--capture", "capture-1"],
+        ["changefeed", "split", "-c", "feed", "--table", "public.t"],
+        ["changefeed", "join", "-c", "feed", "--table", "public.t"],
         ["changefeed", "rebalance", "-c", "feed"],
         ["capture", "list"],
         ["capture", "drain", "capture-1"],
@@ -113,6 +115,10 @@ def test_operators_commands_say_what_they_did(
     assert capsys.readouterr().out == "changefeed feed is like that already\n"
     assert main(["changefeed", "rewind", "-c", "feed", "--ts", "5"]) == 0
     assert "changefeed feed stands at 5; resume it" in capsys.readouterr().out
+    assert main(["changefeed", "split", "-c", "feed", "--table", "public.t", "--spans", "4"]) == 0
+    assert capsys.readouterr().out == "public.t: 1 table spans become 4\n"
+    assert main(["changefeed", "join", "-c", "feed", "--table", "public.t"]) == 0
+    assert capsys.readouterr().out == "public.t is like that already: 1 table spans\n"
     assert main(["owner", "resign"]) == 0
     assert capsys.readouterr().out == "capture capture-1 has resigned; the owner is capture-2\n"
 
