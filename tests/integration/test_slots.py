@@ -87,6 +87,21 @@ def test_upstream_objects_follow_the_tables_and_go_with_the_changefeed(uri: str)
         slots.drop_upstream(uri, names)
 
 
+def test_a_late_drop_does_not_meet_a_successor_of_the_same_id(uri: str) -> None:
+    feed = uri.rsplit("/", 1)[-1]
+    before, after = (names_for("c", feed, incarnation=one) for one in ("0a1b2c3d", "4e5f6a7b"))
+    with connect(uri) as connection:
+        connection.query("CREATE TABLE a (i int PRIMARY KEY)")
+        records = [table(connection, "a")]
+        slots.open_upstream(uri, before, records)
+        slots.drop_upstream(uri, before)
+        start_ts = slots.open_upstream(uri, after, records)
+        slots.drop_upstream(uri, before)
+        slots.check_position(connection, after.slot, start_ts)
+        assert published(connection) == {after.publication: ["a"]}
+    slots.drop_upstream(uri, after)
+
+
 def test_a_publication_of_the_user_is_used_but_never_changed(uri: str) -> None:
     names = names_for("c", "f", publication="mine")
     with connect(uri) as connection:

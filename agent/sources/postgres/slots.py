@@ -27,6 +27,8 @@ from reactor.ids import Ts
 from reactor.records import TableRecord
 
 _NAME_LENGTH_MAX = 63
+#: also of a changefeed that has none yet, so that what is checked before it is created holds
+_INCARNATION_LENGTH = 8
 _APPEND_SUFFIX = "_append"
 #: making a slot waits for every transaction that is open at the moment
 _CREATE_TIMEOUT_S = 600.0
@@ -56,16 +58,21 @@ class SlotStatus:
     lost: str
 
 
-def names_for(cluster: str, changefeed: str, *, slot: str = "", publication: str = "") -> Names:
-    """:raises SourceConfigError: a slot name that PostgreSQL does not take."""
+def names_for(cluster: str, changefeed: str, *, slot: str = "", publication: str = "", incarnation: str = "") -> Names:
+    """``incarnation`` tells a changefeed from others that have had its id.
+
+    :raises SourceConfigError: a slot name that PostgreSQL does not take.
+    """
     default = _slot_name(f"{cluster}_{changefeed}")
     if slot and not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
         raise SourceConfigError(f"slot name {slot!r} is not valid; use lower-case letters, digits and _, at most 63")
-    limit = _NAME_LENGTH_MAX - len(_APPEND_SUFFIX)
+    limit = _NAME_LENGTH_MAX - len(_APPEND_SUFFIX) - len("_") - _INCARNATION_LENGTH
     if not slot and len(default) > limit:
         raise SourceConfigError(
             f"slot name {default!r} is too long; choose a shorter changefeed id, or set slot in its config"
         )
+    if incarnation:
+        default = f"{default}_{incarnation}"
     return Names(slot or default, publication or default, owns_slot=not slot, owns_publication=not publication)
 
 

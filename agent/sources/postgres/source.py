@@ -30,8 +30,13 @@ class PostgresSource:
     def __init__(self, uri: str, scope: Scope) -> None:
         self._uri = uri
         self._scope = scope
-        config = scope.config
-        self._names = slots.names_for(scope.cluster, scope.changefeed, slot=config.slot, publication=config.publication)
+        self._names = slots.names_for(
+            scope.cluster,
+            scope.changefeed,
+            slot=scope.config.slot,
+            publication=scope.config.publication,
+            incarnation=scope.incarnation,
+        )
 
     @property
     def names(self) -> Names:
