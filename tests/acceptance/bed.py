@@ -186,6 +186,9 @@ class Bed:
         address = next(view.address for view in self.captures() if view.id == capture_id)
         return next(process for process in self.processes if process.address == address)
 
+    def id_of(self, process: Process) -> str:
+        return next(view.id for view in self.captures() if view.address == process.address)
+
     def owner(self) -> Process:
         return self.by_id(next(view.id for view in self.captures() if view.is_owner))
 

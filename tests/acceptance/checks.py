@@ -4,6 +4,7 @@ Both are read by delta-rs, a reader that is not ours.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,18 @@ def check_changelog(bed: Bed) -> None:
     item = changelog(bed, "item")
     kinds = {kind["values"]: kind["counts"] for kind in pc.value_counts(item["_change_type"]).to_pylist()}
     assert kinds["insert"] - kinds.get("delete", 0) == source_rows(bed, "SELECT count(*) FROM item")[0][0]
+
+
+def longest_silence_s(bed: Bed, since: float, until: float) -> float:
+    """The longest time in which some table of some changefeed had no commit; files tell when they were written."""
+    longest = 0.0
+    for feed in FEEDS:
+        for table in ("account", "audit", "item"):
+            log = bed.lake(feed) / "public" / table / "_delta_log"
+            commits = [commit.stat().st_mtime for commit in log.glob("*.json")]
+            times = [since, *sorted(time for time in commits if since < time < until), until]
+            longest = max(longest, *(after - before for before, after in pairwise(times)))
+    return longest
 
 
 def changelog(bed: Bed, table: str) -> Any:

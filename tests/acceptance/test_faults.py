@@ -4,20 +4,34 @@ One bed serves all tests: each breaks one thing while pgbench writes, waits for 
 and then compares both changefeeds with the source by its own reading of the Delta tables.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
 from reactor.records import SinkMode
 from tests.acceptance.bed import SESSION_TTL_S, Bed, Load
-from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows
+from tests.acceptance.checks import (
+    CHANGELOG,
+    UPSERT,
+    check_changelog,
+    check_upsert,
+    follows,
+    longest_silence_s,
+)
+from tests.acceptance.history import History
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
 
 SERVICE_TIMEOUT_S = SESSION_TTL_S + 5
 CATCH_UP_TIMEOUT_S = 90.0
 WARM_TRANSACTIONS = 200
+LEAVE_TIMEOUT_S = 15
+#: without a fault, a table is between two captures for as long as a flush and two messages take
+SILENCE_S_MAX = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +100,87 @@ def test_kill_etcd(bed: Bed) -> None:
     break_under_load(bed, kill_and_start)
 
 
+def test_etcd_forgets_its_history(bed: Bed) -> None:
+    """All the time, and while nobody watches: who comes back has to read everything again."""
+    history = History(bed.etcd.url)
+    before = resyncs(bed)
+
+    def forget_while_away(_: Load) -> None:
+        bed.etcd.kill()
+        bed.etcd.start()
+        history.forget()
+
+    with closing(history), history.forgetting():
+        break_under_load(bed, forget_while_away)
+    assert resyncs(bed) > before
+
+
 def test_restart_postgres(bed: Bed) -> None:
     def restart(load: Load) -> None:
         bed.postgres.restart()
         load.again()
 
     break_under_load(bed, restart)
+
+
+def test_drain_a_capture(bed: Bed) -> None:
+    """What is asked for in advance costs no lease: the capture is empty, and stays so, before it is stopped."""
+    target = bed.sync_worker(UPSERT)
+    if target is bed.owner():
+        weir(bed, "owner", "resign")
+    target_id = bed.id_of(target)
+    with moving_on(bed):
+        weir(bed, "capture", "drain", target_id)
+        view = next(view for view in bed.captures() if view.id == target_id)
+        assert (view.spans, view.workers) == (0, ())
+    assert target not in bed.span_holders(UPSERT)
+    assert bed.terminate(target, timeout_s=LEAVE_TIMEOUT_S) == 0
+
+
+def test_stop_the_owner(bed: Bed) -> None:
+    """It gives its seat and all else away before it ends."""
+    owner = bed.owner()
+    with moving_on(bed):
+        assert bed.terminate(owner, timeout_s=LEAVE_TIMEOUT_S) == 0
+        assert len(bed.captures()) == len(bed.processes) - 1
+
+
+def test_let_the_owner_resign(bed: Bed) -> None:
+    before = bed.owner()
+    with moving_on(bed):
+        weir(bed, "owner", "resign")
+        assert bed.owner() is not before
+
+
+@contextmanager
+def moving_on(bed: Bed) -> Iterator[None]:
+    """Under load, no table of any changefeed is without a commit for long, however the block moves them."""
+    with bed.load():
+        written = bed.transactions()
+        bed.wait_for("the load writes", lambda: bed.transactions() > written + WARM_TRANSACTIONS)
+        bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+        since = time.time()
+        yield
+        bed.wait_for("the service goes on", follows(bed), timeout_s=SILENCE_S_MAX)
+        silence_s = longest_silence_s(bed, since, time.time())
+        assert silence_s < SILENCE_S_MAX
+    bed.wait_for("both changefeeds have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+    check_upsert(bed)
+    check_changelog(bed)
+
+
+def weir(bed: Bed, *words: str) -> None:
+    """One command, which does what it is asked for."""
+    server = f"http://{next(process.address for process in bed.processes if process.is_running)}"
+    command = [sys.executable, "-m", "capture", *words, "--server", server]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def resyncs(bed: Bed) -> int:
+    """How often a capture had to start its view of the cluster over because history was gone."""
+    logs = [(bed.directory / f"{process.name}.log").read_text() for process in bed.processes]
+    return sum("has been compacted away" in line for log in logs for line in log.splitlines())
 
 
 def break_under_load(bed: Bed, fault: Callable[[Load], None], *, then: Callable[[], None] = lambda: None) -> None:

@@ -50,15 +50,13 @@ def test_a_sink_that_never_answers_delays_no_other(bed: Bed) -> None:
         with hung(bed.lake(UPSERT) / "public" / "account"):
             held_at = bed.last_ts()
             for _ in range(3):
-                ts = bed.last_ts()
-                bed.wait_for("the other goes on", lambda ts=ts: bed.covers(CHANGELOG, ts), timeout_s=PROMPT_S)
+                goes_on(bed, CHANGELOG)
             bed.wait_for("it is said what hangs", lambda: bed.query(UPSERT).state is FeedState.WARNING, timeout_s=30)
             warning = bed.query(UPSERT).warning
             assert warning is not None
             assert warning.code == "JobTimeout"
             assert "upsert: public.account" in warning.message
-            ts = bed.last_ts()
-            bed.wait_for("the other goes on", lambda: bed.covers(CHANGELOG, ts), timeout_s=PROMPT_S)
+            goes_on(bed, CHANGELOG)
             assert not bed.covers(UPSERT, held_at)
             assert bed.query(CHANGELOG).state is FeedState.NORMAL
         bed.wait_for("it goes on by itself", follows(bed), timeout_s=60)
@@ -86,10 +84,14 @@ def test_a_capture_whose_sink_hangs_leaves_when_told_to(bed: Bed) -> None:
         bed.ask(lambda client: client.resume(CHANGELOG))
         bed.wait_for("the sink is asked", lambda: "prepare" in span_states(bed, CHANGELOG))
         bed.execute("UPDATE account SET balance = balance + 1")
-        ts = bed.last_ts()
-        bed.wait_for("the other goes on", lambda: bed.covers(UPSERT, ts), timeout_s=PROMPT_S)
+        goes_on(bed, UPSERT)
         assert "prepare" in span_states(bed, CHANGELOG)
         assert bed.terminate(process, timeout_s=20) == 0
+
+
+def goes_on(bed: Bed, feed: str) -> None:
+    ts = bed.last_ts()
+    bed.wait_for("the other goes on", lambda: bed.covers(feed, ts), timeout_s=PROMPT_S)
 
 
 def span_states(bed: Bed, feed: str) -> set[str]:

@@ -41,7 +41,7 @@ class Ground:
 
     def cut_off(self, victim: Process, cut: Callable[[Host], None]) -> None:
         """The others go on without the victim, which has stopped by itself before they begin; then it comes back."""
-        bed, before = self.bed, self.id_of(victim)
+        bed, before = self.bed, self.bed.id_of(victim)
         assert victim.host is not None
         cut(victim.host)
         cut_at, victim.is_cut_off = time.time(), True
@@ -60,9 +60,6 @@ class Ground:
 
     def members(self) -> set[str]:
         return {view.id for view in self.bed.captures()}
-
-    def id_of(self, process: Process) -> str:
-        return next(view.id for view in self.bed.captures() if view.address == process.address)
 
     def stopped_at(self, process: Process, *, since: float) -> float:
         """When it gave its session up, and with it all that it ran."""
@@ -103,7 +100,7 @@ def test_a_capture_loses_its_peers(ground: Ground) -> None:
     """Its lease lives on, but nobody can tell it what to do: it gives up what it has by itself."""
     bed = ground.bed
     victim = next(holder for holder in bed.span_holders(UPSERT) if holder is not bed.owner())
-    before = ground.id_of(victim)
+    before = bed.id_of(victim)
     assert victim.host is not None
     ground.net.cut_from_peers(victim.host)
     victim.is_cut_off = True
