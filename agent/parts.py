@@ -12,7 +12,7 @@ from typing import Protocol
 from agent.effects import StartUnit
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records import DdlRecord, LogHead, RunningError, TableRecord
+from reactor.records import DdlRecord, LogHead, RunningError, TableChange, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,33 @@ class FlushLimits:
     barrier: Barrier
     held: Mapping[int, Ts] = field(default_factory=dict)
     tables: Mapping[int, TableRecord] = field(default_factory=dict)
+    #: table → Ts and content of its newest schema change that the sink has
+    changes: Mapping[int, tuple[Ts, TableChange]] = field(default_factory=dict)
 
     def target(self, table_id: int) -> Ts:
         tables = dict(self.barrier.tables)
         held_ts = min(tables.get(table_id, MAX_TS), self.held.get(table_id, MAX_TS))
         return min(self.head.resolved_ts, self.barrier.global_ts, held_ts)
 
+    def change_since(self, table_id: int, ts: Ts) -> str:
+        """JSON of the newest change of a table that is there already, if it came after ``ts``; else empty."""
+        at, change = self.changes.get(table_id, (Ts(0), None))
+        return change.model_dump_json() if change is not None and change.before and at > ts else ""
+
     def table(self, known: TableRecord) -> TableRecord:
         """The newest record of a table: a schema change may have given it another name or key."""
         return self.tables.get(known.table_id, known)
+
+
+def changed_tables(ddl: Iterable[DdlRecord]) -> dict[int, tuple[Ts, TableChange]]:
+    """Table → the newest change of it that is done."""
+    changed: dict[int, tuple[Ts, TableChange]] = {}
+    for record in ddl:
+        if record.done:
+            for change in record.changes:
+                if record.ts >= changed.get(change.table_id, (0,))[0]:
+                    changed[change.table_id] = record.ts, change
+    return changed
 
 
 def held_tables(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:

@@ -104,7 +104,9 @@ class FlushTask:
     """Move one span from ``from_ts`` to ``to_ts``: what one Spark task is told.
 
     ``from_ts`` is what the sink has recorded for the span: a sink that holds anything else refuses the write.
-    ``part`` of ``parts``: a backlog of a changelog span may be cut into tasks whose files are committed together.
+    ``change``: the newest schema change in the range (JSON of a ``TableChange``), empty where there is none: its
+    transaction may have rows of before. ``part`` of ``parts``: a backlog of a changelog span may be cut into tasks
+    whose files are committed together.
     """
 
     changefeed: str
@@ -119,6 +121,7 @@ class FlushTask:
     part: int = 0
     parts: int = 1
     filter: FilterConfig = NO_FILTER
+    change: str = ""
 
 
 @dataclass(frozen=True, slots=True)

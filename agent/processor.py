@@ -16,7 +16,7 @@ import structlog
 from agent import effects
 from agent.agent import Agent
 from agent.flusher import Flusher, FlusherStatistics, Limits
-from agent.parts import FlushLimits, Parts, SpanFlushed, held_tables
+from agent.parts import FlushLimits, Parts, SpanFlushed, changed_tables, held_tables
 from agent.references import Reference, Surroundings
 from agent.span_writer import SpanOrder, SpanWriter, TableChanged
 from agent.unit_runner import RunUnit, UnitRunner
@@ -24,7 +24,7 @@ from reactor.effects import Log, Send
 from reactor.errors import WeirError
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Message
-from reactor.records import LogHead, RunningError, TableRecord
+from reactor.records import LogHead, RunningError, TableChange, TableRecord
 from reactor.state import ChangefeedState
 
 _MAILBOX_SIZE = 16_384
@@ -103,6 +103,7 @@ class Processor:
         self._unknown: list[effects.PrepareSpan] = []
         self._head: LogHead | None = None
         self._held: dict[int, Ts] = {}
+        self._changes: dict[int, tuple[Ts, TableChange]] = {}
         self._is_telling = False
         self._log = structlog.get_logger().bind(changefeed=agent.changefeed)
 
@@ -136,6 +137,7 @@ class Processor:
     def _on_moved(self, feed: ChangefeedState) -> None:
         self._head = next(iter(feed.heads.values()), None)
         self._held = held_tables(feed.ddl.values())
+        self._changes = changed_tables(feed.ddl.values())
         tables = {table.table_id: table for unit in feed.units.values() for table in unit.tables}
         if tables != self._tables:
             self._tell_changes(tables)
@@ -155,7 +157,7 @@ class Processor:
         """Nothing is written before the owner has said which barrier holds."""
         if self._head is None or not self._agent.is_barrier_known:
             return
-        limits = FlushLimits(self._head, self._agent.barrier, self._held, self._tables)
+        limits = FlushLimits(self._head, self._agent.barrier, self._held, self._tables, self._changes)
         if limits != self._limits.now:
             self._limits.now = limits
             self._flusher.poke()

@@ -140,6 +140,7 @@ async def _parts(base: Base, client: EtcdClient, session: Session, settings: Rea
             drop_upstream=lambda effect, post: tasks.start_soon(works.drop_upstream, effect, post),
             read_sink=lambda effect, post: tasks.start_soon(works.read_sink, effect, post),
             cut_sink=lambda effect, post: tasks.start_soon(works.cut_sink, effect, post),
+            apply_schema=lambda effect, post: tasks.start_soon(works.apply_schema, effect, post),
         )
         hearing = Hearing(capture_id, session_ttl_s=settings.session_ttl_s)
 

@@ -18,12 +18,12 @@ import structlog
 
 from capture.errors import CaptureNotFoundError, ChangefeedNotFoundError, JobRefusedError, MessagingError
 from capture.hosting import AGENT_TOPIC, Peers
-from owner.jobs import Job, SinkCut, SinkRead, UpstreamDropped
+from owner.jobs import Job, SchemaApplied, SinkCut, SinkRead, UpstreamDropped
 from owner.owner import Owner
 from owner.settings import OwnerSettings
 from reactor import keys
 from reactor.client import EtcdClient
-from reactor.effects import Answer, CutSink, DropUpstream, Effect, Log, ReadSink, Resign, Send
+from reactor.effects import Answer, ApplySchema, CutSink, DropUpstream, Effect, Log, ReadSink, Resign, Send
 from reactor.election import Election
 from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, SessionDoneError, WeirError
 from reactor.ids import CaptureId
@@ -41,6 +41,7 @@ _JOB_TIMEOUT_S = 60.0
 DropLater = Callable[[DropUpstream, Callable[[UpstreamDropped], None]], object]
 ReadLater = Callable[[ReadSink, Callable[[SinkRead], None]], object]
 CutLater = Callable[[CutSink, Callable[[SinkCut], None]], object]
+ApplyLater = Callable[[ApplySchema, Callable[[SchemaApplied], None]], object]
 
 #: code of an answer → how it is raised; any other is a refusal
 _UNKNOWN: dict[object, type[WeirError]] = {
@@ -72,6 +73,7 @@ class Seat:
         drop_upstream: DropLater,
         read_sink: ReadLater,
         cut_sink: CutLater,
+        apply_schema: ApplyLater,
     ) -> None:
         self._capture = capture
         self._cluster = cluster
@@ -82,6 +84,7 @@ class Seat:
         self._drop_upstream = drop_upstream
         self._read_sink = read_sink
         self._cut_sink = cut_sink
+        self._apply_schema = apply_schema
         self._election = Election(client, session, prefix=keys.owner_prefix(cluster))
         self._worker: EtcdWorker | None = None
         self._waiting: dict[str, _Waiting] = {}
@@ -192,6 +195,9 @@ class Seat:
             case CutSink():
                 if self._worker is not None:
                     self._cut_sink(effect, self._worker.post)
+            case ApplySchema():
+                if self._worker is not None:
+                    self._apply_schema(effect, self._worker.post)
             case Resign():
                 self.resign()
             case Log(level, event, fields):

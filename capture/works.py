@@ -13,9 +13,8 @@ from typing import Protocol
 import structlog
 from anyio import CapacityLimiter, to_thread
 
-from agent import apply_ddl, diff, event_filter
-from agent.apply_ddl import Terms
-from agent.errors import LogStorageMismatchError, SinkConfigError, SinkError, TableIneligibleError
+from agent import diff, event_filter
+from agent.errors import LogStorageMismatchError, SinkConfigError
 from agent.feed_parts import Feed, FeedParts
 from agent.log.storage import claim
 from agent.parts import Parts
@@ -23,11 +22,11 @@ from agent.ports import SpanCut
 from agent.sinks import open_sink
 from agent.sources import open_source
 from agent.sources.source import ComparisonSnapshot, Identity, Scope, Source
-from agent.span_writer import running_error
 from agent.spark import SparkExecutor
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
 from capture.hosting import Plant
+from capture.schema_work import SchemaWork
 from capture.secrets import Keeper, resolve
 from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
 from owner.scheduler.spans import even_spans
@@ -37,7 +36,7 @@ from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FilterConfig, RunningError, TableCut, TableRecord, UnitRecord
+from reactor.records import ChangefeedInfo, FilterConfig, TableCut, TableRecord, UnitRecord
 from reactor.state import ClusterState
 
 _log = structlog.get_logger()
@@ -229,8 +228,7 @@ class _RealLifeWorks:
         self._client = client
         self._capture = capture
         self._state = state
-        #: schema changes that are under way
-        self._applied: set[tuple[ChangefeedId, Ts]] = set()
+        self._schemas = SchemaWork()
         #: changefeeds whose sink is being asked
         self._read: set[ChangefeedId] = set()
         #: changefeeds whose sink is being cut, and the table
@@ -317,31 +315,8 @@ class _RealLifeWorks:
             self._cut.discard((effect.changefeed, effect.table.table_id))
 
     async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
-        """Once at a time for a change; it may take as long as a table takes to be written anew."""
-        at = effect.changefeed, effect.record.ts
-        said = partial(SchemaApplied, *at)
-        if at in self._applied:
-            post(said(_passing(SinkError("the sink has not answered yet; it is asked again"))))
-            return
-        try:
-            if not await self._is_still_there(effect.info):
-                return
-            self._applied.add(at)
-            apply = partial(self._apply_schema, self._works.feed(effect.info), effect)
-            await to_thread.run_sync(apply, abandon_on_cancel=True, limiter=CapacityLimiter(1))
-            post(said())
-        except WeirError as failure:
-            self._applied.discard(at)
-            _log.warning("the sink does not follow a schema change", changefeed=effect.changefeed, error=str(failure))
-            post(said(_passing(failure)))
-
-    def _apply_schema(self, feed: Feed, effect: ApplySchema) -> None:
-        try:
-            failpoints.reach(Point.SCHEMA_BEFORE_SINK)
-            apply_ddl.apply(feed.open_sink(), effect.record, Terms(feed.config, feed.sink_mode))
-            failpoints.reach(Point.SCHEMA_AFTER_SINK)
-        finally:
-            self._applied.discard((effect.changefeed, effect.record.ts))
+        if await self._is_still_there(effect.info):
+            await self._schemas.apply(effect, self._works.feed(effect.info), post)
 
     async def _is_still_there(self, info: ChangefeedInfo) -> bool:
         """A request that comes late, after another owner has cleaned up, must not meet a successor of the same name."""
@@ -352,11 +327,6 @@ class _RealLifeWorks:
     def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
         feed = self._state.changefeeds.get(changefeed)
         return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
-
-
-def _passing(error: WeirError) -> RunningError:
-    """A table that cannot follow waits, and others go on; but one without a key would wait for ever."""
-    return running_error(error).with_(retryable=not isinstance(error, TableIneligibleError))
 
 
 def build_works(settings: ServerSettings) -> Works:

@@ -53,6 +53,9 @@ class Point(StrEnum):
     #: a table's spans are stopped and the cut is written down; the sink has not taken it yet, or has
     CUT_BEFORE_SINK = "cut-before-sink"
     CUT_AFTER_SINK = "cut-after-sink"
+    #: the owner's capture is to change the sink's tables; they are changed, and the tables' records are not yet
+    SCHEMA_BEFORE_SINK = "schema-before-sink"
+    SCHEMA_AFTER_SINK = "schema-after-sink"
     #: on an executor: files are written, nobody knows of them
     FLUSH_WRITTEN = "flush-written"
     FLUSH_BEFORE_COMMIT = "flush-before-commit"

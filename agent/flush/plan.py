@@ -13,7 +13,7 @@ Where something was shortened the flush is *behind*: the next one should follow 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.parts import FlushLimits, SpanPosition
 from agent.ports import FlushTask, SegmentRef
@@ -79,7 +79,9 @@ def plan_flush(
         to_ts = _reachable(position, ahead, wanted, _weight_max(position, order, weights))
         is_behind |= to_ts < wanted
         targets.append((position, to_ts))
-        tasks.extend(_tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, order, weights))
+        made = _tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, order, weights)
+        change = limits.change_since(position.table.table_id, position.recorded_ts) if made else ""
+        tasks.extend(replace(task, change=change) if change else task for task in made)
     return FlushPlan(tuple(tasks), tuple(targets), is_behind)
 
 

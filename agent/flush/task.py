@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from agent import event_filter
+from agent.conform import conform
 from agent.errors import RowMovedError
 from agent.log import segment
 from agent.ports import Changes, FlushResult, FlushTask
@@ -61,6 +62,8 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
             wanted = _within(batch, task)
             if wanted.num_rows:
                 changes = replace(decode(schema, wanted), commit_time=commit_time)
+                if task.change:
+                    changes = conform(changes, task.change, keeps_gone=task.sink_mode is SinkMode.CHANGELOG)
                 _refuse_incomplete_moves(changes, task)
                 if rules:
                     changes = rules.apply(changes)

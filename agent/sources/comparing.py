@@ -59,11 +59,9 @@ def created(table: KnownTable) -> TableChange:
 
 
 def dropped(table: KnownTable) -> TableChange:
-    return TableChange(
-        kind=SchemaChangeKind.DROP,
-        table_id=table.record.table_id,
-        before=table.schema.to_json() if table.schema else "",
-    )
+    record = table.record
+    schema = table.schema or TableSchema(record.table_id, record.schema_name, record.name, ())
+    return TableChange(kind=SchemaChangeKind.DROP, table_id=record.table_id, before=schema.to_json())
 
 
 def _types(schema: TableSchema) -> dict[str, pa.DataType]:

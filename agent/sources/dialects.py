@@ -52,7 +52,9 @@ def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
 
             return postgres.fill_value(schema, name, text)
         case Dialect.MYSQL:
-            raise NotImplementedError
+            from agent.sources.mysql import fills as mysql
+
+            return mysql.fill_value(schema, name, text)
 
 
 def read_chunks(dialect: Dialect, fields: dict[str, Any]) -> Chunks:

@@ -46,6 +46,7 @@ async def member(etcd: MemoryEtcd, name: str) -> AsyncIterator[tuple[Seat, Sessi
             drop_upstream=lambda _effect, _post: None,
             read_sink=lambda _effect, _post: None,
             cut_sink=lambda _effect, _post: None,
+            apply_schema=lambda _effect, _post: None,
         )
         tasks.start_soon(seat.run)
         yield seat, session

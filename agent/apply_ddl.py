@@ -1,0 +1,115 @@
+"""A record of what has changed becomes what a sink is to do: the source's schemas as Arrow columns, after the filter.
+
+What an event filter ignores is done to nobody but the tables' records. A table that loses its key is refused, as it
+would be when a changefeed is created.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agent.ddl import ColumnMove, SchemaChange
+from agent.errors import TableIneligibleError
+from agent.event_filter import rules_for
+from agent.ports import Sink
+from agent.schema import TableSchema
+from agent.sources.dialects import arrow_schema, fill_value
+from reactor.records import (
+    ChangefeedConfig,
+    DdlRecord,
+    SchemaChangeKind,
+    SinkMode,
+    TableChange,
+    TableRecord,
+)
+
+#: what a change does, in the words of event filters
+_EVENTS = {
+    SchemaChangeKind.CREATE: "create table",
+    SchemaChangeKind.ALTER: "alter table",
+    SchemaChangeKind.RENAME: "rename table",
+    SchemaChangeKind.DROP: "drop table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What of a changefeed decides how its tables change."""
+
+    config: ChangefeedConfig
+    sink_mode: SinkMode
+
+
+def apply(sink: Sink, record: DdlRecord, terms: Terms) -> None:
+    """Let the sink's tables become what ``record`` says; blocking, and safe to do again.
+
+    :raises SinkError: a table cannot become that, or not now.
+    :raises TableIneligibleError: it would lose its key.
+    """
+    changes = [change for change in record.changes if not _is_ignored(change, record, terms)]
+    for change in changes:
+        _refuse_keyless(change, terms)
+    if changes:
+        sink.alter([schema_change(change, record, terms) for change in changes])
+
+
+def schema_change(change: TableChange, record: DdlRecord, terms: Terms) -> SchemaChange:
+    """One table's part of it."""
+    before, after = (_selected(text, terms) for text in (change.before, change.after))
+    old = None if before is None else _record_of(before, change)
+    if after is None:
+        return SchemaChange(record.ts, change.kind, old, None)
+    columns = tuple(_moves(before, after, change))
+    return SchemaChange(record.ts, change.kind, old, change.table, columns, after, arrow_schema(after))
+
+
+def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) -> Iterator[ColumnMove]:
+    names = {column.name for column in before.columns} if before else set()
+    for item in arrow_schema(after):
+        name = item.name
+        origin = None if name in change.added else change.renames.get(name, name)
+        fill = fill_value(after, name, change.fills[name]) if name in change.fills else None
+        yield ColumnMove(name, item.type, origin if origin in names else None, fill)
+
+
+def _selected(text: str, terms: Terms) -> TableSchema | None:
+    if not text:
+        return None
+    schema = TableSchema.from_json(text)
+    return rules_for(terms.config.filter, schema.schema_name, schema.name).select(schema)
+
+
+def _record_of(schema: TableSchema, change: TableChange) -> TableRecord:
+    """The table as it was; only its names count."""
+    known = change.table or TableRecord(table_id=change.table_id, schema_name="", name="")
+    return known.with_(schema_name=schema.schema_name, name=schema.name)
+
+
+def _is_ignored(change: TableChange, record: DdlRecord, terms: Terms) -> bool:
+    schema = TableSchema.from_json(change.before or change.after)
+    rules = rules_for(terms.config.filter, schema.schema_name, schema.name)
+    return rules.ignores_ddl(_events(change), record.statement)
+
+
+def _events(change: TableChange) -> Iterator[str]:
+    yield _EVENTS[change.kind]
+    if change.kind is not SchemaChangeKind.ALTER:
+        return
+    before, after = (TableSchema.from_json(text) for text in (change.before, change.after))
+    old, new = ({column.name for column in schema.columns} for schema in (before, after))
+    if change.added:
+        yield "add column"
+    if change.renames:
+        yield "rename column"
+    if old - new - set(change.renames.values()):
+        yield "drop column"
+
+
+def _refuse_keyless(change: TableChange, terms: Terms) -> None:
+    """:raises TableIneligibleError: there is nothing left to upsert by."""
+    is_free = terms.config.force_replicate or terms.sink_mode is not SinkMode.UPSERT
+    if change.table is not None and not change.table.key and not is_free:
+        name = f"{change.table.schema_name}.{change.table.name}"
+        raise TableIneligibleError(
+            f"table {name} has lost its key: give it one again, and create the changefeed anew; or leave it out by a "
+            f"filter rule !{name}; or set force_replicate = true, to append its inserts only"
+        )
