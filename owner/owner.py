@@ -20,6 +20,7 @@ from owner.errors import (
 )
 from owner.run import Run, World
 from owner.scheduler.coordinator import Coordinator
+from owner.scheduler.questions import Questions
 from owner.settings import OwnerSettings
 from owner.units import SOURCE
 from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
@@ -108,7 +109,9 @@ class Owner:
     ) -> list[Effect]:
         effects: list[Effect] = []
         loads = Counter(capture for changefeed in self.changefeeds.values() for capture in _workers_of(changefeed))
-        world = World(tuple(sorted(state.captures)), loads)
+        spans = sum(len(changefeed.run.coordinator.sets) for changefeed in self.changefeeds.values() if changefeed.run)
+        questions = Questions(self._settings.scheduler, spans=spans)
+        world = World(tuple(sorted(state.captures)), loads, questions)
         for id in sorted(self.changefeeds):
             if id in touched:
                 effects.append(WakeAt(now))

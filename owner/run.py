@@ -13,6 +13,7 @@ from owner.ddl import SchemaChanges
 from owner.pulse import Pulse
 from owner.recut import Recuts
 from owner.scheduler.coordinator import Coordinator, Identity
+from owner.scheduler.questions import Questions
 from owner.settings import OwnerSettings
 from owner.units import SOURCE, current_unit, ordinal, tables_of
 from owner.watermark import SpanPosition, Watermark, advance
@@ -37,10 +38,12 @@ from reactor.state import ChangefeedState
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is the same for all changefeeds in one tick. ``worker_loads``: running workers by capture."""
+    """What is the same for all changefeeds in one tick. ``worker_loads``: running workers by capture. ``questions``:
+    what may be asked of captures."""
 
     alive: tuple[CaptureId, ...]
     worker_loads: Mapping[CaptureId, int]
+    questions: Questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class Run:
             now,
             cuts=cuts,
             floor_ts=facts.status.checkpoint_ts,
+            questions=world.questions,
         )
         self._note_workers(world, now)
         if self.workers.has_errors or not self._may_place_workers(now):
@@ -139,7 +143,10 @@ class Run:
 
     def change_schemas(self, facts: Facts, now: float) -> list[Effect]:
         """Schema changes, one step on."""
-        return self.schemas.tick(facts, self.positions(), now) if facts.ddl else []
+        if not facts.ddl:
+            return []
+        is_waiting = any(not record.done for record in facts.ddl.values())
+        return self.schemas.tick(facts, self.positions() if is_waiting else (), now)
 
     def positions(self) -> list[SpanPosition]:
         """How far every span is known to be."""

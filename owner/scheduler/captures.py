@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from owner.scheduler.answers import Answers
+from owner.scheduler.questions import Questions
 from owner.settings import SchedulerSettings
 from reactor.ids import CaptureId, TableSpan
 from reactor.messages import Barrier, Heartbeat, HeartbeatResponse, Liveness, SpanStatus, in_parts
@@ -130,14 +131,14 @@ class CaptureManager:
         return {capture: tuple(statuses.values()) for capture, statuses in initial.items()}
 
     def heartbeats(
-        self, held: Held, barrier: Barrier, now: float, *, drain: CaptureId | None
+        self, held: Held, barrier: Barrier, now: float, *, drain: CaptureId | None, questions: Questions
     ) -> list[tuple[CaptureId, str, Heartbeat]]:
         """Those that are due at ``now`` with the processor epoch to put on them; a changed barrier makes all due.
 
         An empty epoch asks for a full answer. ``held``: what each capture should have.
         """
         is_urgent, self._barrier_told = barrier != self._barrier_told, barrier
-        full = self._due_fully(held, now)
+        full = self._due_fully(held, questions, now)
         due: list[tuple[CaptureId, str, Heartbeat]] = []
         for capture in self.captures.values():
             is_full = capture.id in full
@@ -160,24 +161,20 @@ class CaptureManager:
         times = [capture.heartbeat_at + self._settings.heartbeat_s for capture in self.captures.values()]
         return min(times, default=float("inf"))
 
-    def _due_fully(self, held: Held, now: float) -> set[CaptureId]:
+    def _due_fully(self, held: Held, questions: Questions, now: float) -> set[CaptureId]:
         """Who is asked for everything now: whoever was not asked for the longest time, as many as a round can take.
 
         A capture whose run is not known yet is asked whenever it gets a heartbeat: it has told nothing so far.
         """
-        settings = self._settings
-        counts = {capture: len(held(capture)) for capture in self.captures}
-        interval_s = max(settings.full_heartbeat_s, sum(counts.values()) / settings.full_spans_per_s)
         due: set[CaptureId] = set()
         self._is_full_late = False
-        room = settings.full_spans_per_round
         for capture in sorted(self.captures.values(), key=lambda known: (known.full_heartbeat_at, known.id)):
             if not capture.epoch:
-                if now - capture.heartbeat_at >= settings.heartbeat_s:
+                if now - capture.heartbeat_at >= self._settings.heartbeat_s:
                     due.add(capture.id)
-            elif now - capture.full_heartbeat_at >= interval_s:
-                self._is_full_late = room <= 0
-                if not self._is_full_late:
+            elif now - capture.full_heartbeat_at >= questions.interval_s:
+                if questions.take(len(held(capture.id))):
                     due.add(capture.id)
-                    room -= counts[capture.id]
+                else:
+                    self._is_full_late = True
         return due

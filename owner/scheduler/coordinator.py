@@ -13,6 +13,7 @@ from owner.scheduler.captures import CaptureManager
 from owner.scheduler.inflight import Inflight
 from owner.scheduler.lowest import Lowest
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
+from owner.scheduler.questions import Questions
 from owner.scheduler.replication import Order, ReplicationSet
 from owner.scheduler.roster import Roster
 from owner.scheduler.spans import Cuts, refuse_overlap, spans_of, wanted_spans
@@ -95,10 +96,12 @@ class Coordinator:
         *,
         cuts: Cuts = _NO_CUTS,
         floor_ts: Ts = _NO_FLOOR,
+        questions: Questions | None = None,
     ) -> list[Send]:
         """One round. ``tables``: id → where its spans start if nobody knows better; None while they are not known.
 
-        They are looked at again only when it is another mapping. ``floor_ts``: no span starts below it.
+        They are looked at again only when it is another mapping. ``floor_ts``: no span starts below it. ``questions``:
+        what this round may ask for; None: there are no other changefeeds.
 
         :raises owner.errors.SpanError: the captures contradict each other; the changefeed must run anew.
         """
@@ -111,7 +114,8 @@ class Coordinator:
         orders += self._start_from_first_answers()
         if self.captures.is_initialized and tables is not None and self._has_news(now):
             orders += self._schedule(now)
-        return self._dispatches(orders) + self._heartbeats(barrier, now)
+        questions = questions or Questions(self._settings, spans=len(self.sets))
+        return self._dispatches(orders) + self._heartbeats(barrier, questions, now)
 
     def move_table(self, table_id: int, capture: CaptureId) -> int:
         """Ask for all spans of a table on ``capture``; how many there are."""
@@ -307,6 +311,7 @@ class Coordinator:
             for order in orders
         ]
 
-    def _heartbeats(self, barrier: Barrier, now: float) -> list[Send]:
-        due = self.captures.heartbeats(self.roster.held_by, barrier, now, drain=self.drain_target)
+    def _heartbeats(self, barrier: Barrier, questions: Questions, now: float) -> list[Send]:
+        held, drain = self.roster.held_by, self.drain_target
+        due = self.captures.heartbeats(held, barrier, now, drain=drain, questions=questions)
         return [self.identity.message(capture, body, processor_epoch=epoch) for capture, epoch, body in due]
