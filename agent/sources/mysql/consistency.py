@@ -34,6 +34,7 @@ import structlog
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError
 from agent.sources.mysql.connection import Connection, connect
+from agent.sources.mysql.grants import no_lock
 from agent.sources.mysql.positions import BinlogPosition, pack, split_file_name
 from agent.sources.mysql.sql import qualified
 from agent.sources.mysql.uri import Target
@@ -222,11 +223,7 @@ def _lock_first_of(connection: Connection, ways: Sequence[Callable[[Connection],
             return way(connection)
         except SourceAuthError:
             continue
-    user = connection.target.user
-    raise SourceAuthError(
-        f"user {user} may not hold up commits on {connection.target} for the moment in which its tables are opened; "
-        f"run: GRANT RELOAD ON *.* TO '{user}'@'%', or grant LOCK TABLES on the databases that are replicated"
-    )
+    raise no_lock(connection)
 
 
 def _lock_server(connection: Connection) -> str:

@@ -1,0 +1,180 @@
+"""What is looked at before a changefeed is created, so that it does not fail an hour later: the server and its tables.
+
+Nothing is changed at the source. The first thing that does not fit is raised, in the order in which a person would mend
+it: connection, server, settings, privileges, then the tables. What works, but not as well as it might, is logged.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import structlog
+
+from agent.errors import SourceAuthError, SourceConfigError, TableIneligibleError
+from agent.filters import TableFilter
+from agent.sources.mysql import grants
+from agent.sources.mysql.catalog import read_schemas
+from agent.sources.mysql.connection import Connection, connect
+from agent.sources.mysql.dump_plan import needs_exact_rows
+from agent.sources.mysql.identity import read_identity
+from agent.sources.mysql.tables import FoundTable, find_tables
+from agent.sources.mysql.uri import Target
+from agent.sources.source import SourceReport
+from reactor.records import SinkMode
+
+#: the oldest with binlogs that were tried, or are told alike
+_MARIADB_MIN: Final = (10, 5)
+_MYSQL_MIN: Final = (5, 7)
+_REPLICA_STATUS_SINCE: Final = (8, 0, 22)
+_EXPIRE_MIN_S: Final = 3600
+_EXPIRE_GOOD_S: Final = 86_400
+_DAY_S: Final = 86_400
+
+_log = structlog.get_logger()
+
+
+def check_source(
+    source: str | Target, rules: Iterable[str], *, force_replicate: bool, sink_mode: SinkMode
+) -> SourceReport:
+    """Look at everything.
+
+    :raises SourceUnreachableError: nobody answers.
+    :raises SourceAuthError: user, password or a privilege refused; the text names the GRANT.
+    :raises SourceConfigError: a setting of the server does not do, or no table matches the rules.
+    :raises TableIneligibleError: a table that cannot be replicated as it is.
+    """
+    wanted = TableFilter(rules)
+    with connect(source) as connection:
+        settings = _Settings(connection)
+        _check_server(connection)
+        _check_settings(settings)
+        grants.check_may_monitor(connection)
+        grants.check_may_replicate(connection)
+        _check_replica(connection, settings)
+        tables = find_tables(connection, wanted)
+        names = [(table.record.schema_name, table.record.name) for table in tables]
+        _check_logged(connection, names)
+        grants.check_may_read(connection, names)
+        if not connection.is_mariadb:
+            grants.check_may_lock(connection, names)
+        has_full_images = settings.get("binlog_row_image", "FULL") == "FULL"
+        for table in tables:
+            _check_table(table, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
+        read_schemas(connection, names)
+        return SourceReport(read_identity(connection), tuple(table.record for table in tables))
+
+
+class _Settings:
+    """The server's own, not the session's. What a server does not know yet, or any more, has a default."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.target = connection.target
+        self._values = {
+            str(name): str(value)
+            for name, value in connection.query(
+                "SHOW GLOBAL VARIABLES WHERE Variable_name LIKE '%log%' OR Variable_name LIKE 'server_id'"
+            )
+        }
+
+    def get(self, name: str, default: str) -> str:
+        return self._values.get(name, default).upper()
+
+
+def _check_server(connection: Connection) -> None:
+    target = connection.target
+    [(version,)] = connection.query("SELECT VERSION()")
+    if "tidb" in str(version).lower():
+        raise SourceConfigError(f"{target} is a TiDB, which writes no binlog that Weir reads; use its own changefeeds")
+    least = _MARIADB_MIN if connection.is_mariadb else _MYSQL_MIN
+    if connection.server_version < least:
+        kind, number = "MariaDB" if connection.is_mariadb else "MySQL", ".".join(map(str, least))
+        raise SourceConfigError(f"{target} runs {kind} {version}; Weir needs {number} or newer: upgrade it")
+
+
+def _check_settings(settings: _Settings) -> None:
+    target = settings.target
+    if settings.get("log_bin", "OFF") not in ("ON", "1"):
+        raise SourceConfigError(f"{target} writes no binlog; set log_bin = binlog in its configuration and restart it")
+    if (form := settings.get("binlog_format", "ROW")) != "ROW":
+        raise SourceConfigError(
+            f"{target} has binlog_format = {form}; run: SET GLOBAL binlog_format = 'ROW' (and set it in its "
+            "configuration), then have its clients connect anew: sessions keep the format they began with"
+        )
+    if settings.get("server_id", "1") == "0":
+        raise SourceConfigError(f"{target} has server_id = 0; run: SET GLOBAL server_id = 1 (or another number)")
+    _check_expiry(settings)
+    if (image := settings.get("binlog_row_image", "FULL")) != "FULL":
+        _log.warning(
+            "updates do not say the values of all columns: changes show the others as unchanged, and snapshots need "
+            "exact moments; SET GLOBAL binlog_row_image = 'FULL' mends it",
+            binlog_row_image=image,
+        )
+    if (metadata := settings.get("binlog_row_metadata", "MINIMAL")) != "FULL":
+        _log.warning(
+            "the binlog does not name columns: an ALTER TABLE that Weir cannot follow will end the changefeed; "
+            "SET GLOBAL binlog_row_metadata = 'FULL' mends it",
+            binlog_row_metadata=metadata,
+        )
+
+
+def _check_expiry(settings: _Settings) -> None:
+    """0 is never. A server has one of the settings, or both, of which the one in seconds counts."""
+    seconds = int(settings.get("binlog_expire_logs_seconds", "0"))
+    kept_s = seconds or round(float(settings.get("expire_logs_days", "0")) * _DAY_S)
+    if 0 < kept_s < _EXPIRE_MIN_S:
+        raise SourceConfigError(
+            f"{settings.target} removes its binlog after {kept_s} s, and what was not read by then is lost; "
+            f"run: SET GLOBAL binlog_expire_logs_seconds = {7 * _DAY_S}"
+        )
+    if 0 < kept_s < _EXPIRE_GOOD_S:
+        _log.warning("a changefeed that stands longer than the binlog is kept is lost", kept_s=kept_s)
+
+
+def _check_replica(connection: Connection, settings: _Settings) -> None:
+    """A replica writes what it replicates into its binlog only when told to."""
+    if "ON" in (settings.get("log_slave_updates", "OFF"), settings.get("log_replica_updates", "OFF")):
+        return
+    is_renamed = not connection.is_mariadb and connection.server_version >= _REPLICA_STATUS_SINCE
+    try:
+        rows = connection.query("SHOW REPLICA STATUS" if is_renamed else "SHOW SLAVE STATUS")
+    except SourceAuthError:
+        return  # a privilege that is not needed otherwise
+    if rows:
+        raise SourceConfigError(
+            f"{connection.target} is a replica that does not log what it replicates; set log_slave_updates = ON in its "
+            "configuration and restart it, or name the primary instead"
+        )
+
+
+def _check_logged(connection: Connection, tables: Sequence[tuple[str, str]]) -> None:
+    """The server may leave databases out of its binlog."""
+    is_renamed = not connection.is_mariadb and connection.server_version >= (8, 2)
+    [(_, _, only, never, *_)] = connection.query("SHOW BINARY LOG STATUS" if is_renamed else "SHOW MASTER STATUS")
+    logged, ignored = (frozenset(filter(None, (names or "").split(","))) for names in (only, never))
+    for schema_name, name in tables:
+        if schema_name in ignored or (logged and schema_name not in logged):
+            raise SourceConfigError(
+                f"{connection.target} leaves database {schema_name} out of its binlog; change binlog_do_db or "
+                f"binlog_ignore_db in its configuration and restart it, or leave {schema_name}.{name} out"
+            )
+
+
+def _check_table(table: FoundTable, sink_mode: SinkMode, *, force_replicate: bool, has_full_images: bool) -> None:
+    record = table.record
+    name = f"{record.schema_name}.{record.name}"
+    leave_out = f"leave it out by a filter rule !{name}"
+    if table.is_versioned:
+        raise TableIneligibleError(f"table {name} is system-versioned: its binlog has its history too; {leave_out}")
+    if table.has_hidden_column:
+        raise TableIneligibleError(
+            f"table {name} has a unique key USING HASH, which adds a hidden column to the log; drop it, or {leave_out}"
+        )
+    if not record.key and sink_mode is SinkMode.UPSERT and not force_replicate:
+        raise TableIneligibleError(
+            f"table {name} has no primary key or unique NOT NULL key to upsert by; add one, use sink mode changelog, "
+            f"{leave_out}, or set force_replicate = true to append only"
+        )
+    if not table.is_transactional and needs_exact_rows(record, sink_mode, has_full_images=has_full_images):
+        raise TableIneligibleError(
+            f"table {name} has the engine {table.engine or 'none'}, of which nobody can see one moment; run: "
+            f"ALTER TABLE {name} ENGINE = InnoDB, or upsert by a key with full row images, or {leave_out}"
+        )
