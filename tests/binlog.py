@@ -12,6 +12,7 @@ from uuid import UUID
 import zstandard
 
 from agent.sources.mysql import wire
+from agent.sources.mysql.connection import Connection
 from agent.sources.mysql.uri import Target
 
 TARGET = Target(host="db.example", port=3306, user="weir")
@@ -27,7 +28,8 @@ def table_map(map_id: int, schema_name: str = "a", name: str = "t", *, columns: 
 
 
 def query(statement: str, database: str = "a") -> bytes:
-    return struct.pack("<IIBHH", 7, 0, len(database), 0, 3) + b"abc" + database.encode() + b"\0" + statement.encode()
+    name = database.encode()
+    return struct.pack("<IIBHH", 7, 0, len(name), 0, 3) + b"abc" + name + b"\0" + statement.encode()
 
 
 def rows(map_id: int, image: bytes = b"\xfe\x01\0\0\0") -> bytes:
@@ -97,8 +99,8 @@ class Binlog:
         return self.add(wire.TRANSACTION_PAYLOAD, fields + data)
 
 
-class Line:
-    """As much of a connection as a stream needs. ``far`` is the server's end."""
+class Line(Connection):
+    """A connection that needs no server. ``far`` is the server's end."""
 
     is_tls = False
 

@@ -17,7 +17,8 @@ from agent.sources.kernel import Bytes, Ints
 from agent.sources.mysql import events, split
 from agent.sources.mysql.split import ABSENT, UNWANTED
 
-_MAPS_MAX = 1 << 16
+#: more table maps than this are kept for an open transaction only
+MAPS_MAX = 1 << 16
 _MAP_ID_BYTES = 6
 
 
@@ -35,6 +36,7 @@ class Declarations:
         self.bodies: Bytes = np.empty(1 << 16, np.uint8)
         self._used_bytes = 0
         self._used_maps = 0
+        self._maps_limit = MAPS_MAX
         self._slots: dict[bytes, int] = {}
         self._newest: dict[int, int] = {}
 
@@ -93,7 +95,7 @@ class Declarations:
         line[:] = map_id + 1, slot, at, len(body), txn
 
     def _make_room(self, bytes_count: int, txn: int) -> None:
-        if self._used_maps >= _MAPS_MAX:
+        if self._used_maps >= self._maps_limit:
             self._compact(txn)
         if 2 * (self._used_maps + 1) > len(self.maps):
             self._rehash(self.maps[self.maps[:, 0] != 0], 2 * len(self.maps))
@@ -111,6 +113,7 @@ class Declarations:
         if pieces:
             self.bodies[: self._used_bytes] = np.concatenate(pieces)
         self._rehash(kept, len(self.maps))
+        self._maps_limit = max(MAPS_MAX, 2 * len(kept))
 
     def _rehash(self, lines: Ints, size: int) -> None:
         self.maps = np.zeros((size, split.MAP_CELLS), np.int64)
