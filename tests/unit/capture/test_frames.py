@@ -67,9 +67,15 @@ workers = st.builds(
 )
 barriers = st.builds(Barrier, timestamps, st.lists(st.tuples(ints, timestamps), max_size=3).map(tuple))
 bodies: st.SearchStrategy[Body] = st.one_of(
-    st.builds(Heartbeat, st.lists(spans(), max_size=4).map(tuple), st.booleans(), barriers),
+    st.builds(Heartbeat, st.lists(spans(), max_size=4).map(tuple), st.booleans(), barriers, ints, ints),
     st.builds(
-        HeartbeatResponse, st.lists(statuses, max_size=4).map(tuple), st.sampled_from(Liveness), st.none() | workers
+        HeartbeatResponse,
+        st.lists(statuses, max_size=4).map(tuple),
+        st.sampled_from(Liveness),
+        st.none() | workers,
+        ints,
+        ints,
+        ints,
     ),
     st.builds(AddSpan, spans(), st.booleans(), checkpoints),
     st.builds(RemoveSpan, spans()),
