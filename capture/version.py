@@ -1,8 +1,10 @@
 """The installed version of Weir: what captures tell each other and what ``weir version`` prints."""
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@cache
 def installed_version() -> str:
     try:
         return version("weir-cdc")

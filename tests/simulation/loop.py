@@ -7,16 +7,13 @@ SIGSTOP and SIGCONT. Nothing here has a thread, a socket or a random number: the
 """
 
 import asyncio
-from asyncio import base_events, events, mixins, tasks
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from asyncio import base_events, events
+from collections import deque
+from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
-from heapq import heappush
-from types import SimpleNamespace
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Any
-from unittest import mock
-
-from anyio._backends import _asyncio as backend
 
 
 class Machine:
@@ -33,48 +30,43 @@ MACHINE: ContextVar[Machine | None] = ContextVar("machine", default=None)
 
 #: rounds of the loop at one instant; a big cluster at its start needs hundreds
 _ROUNDS_MAX = 20_000
-
-
-class _Handle(events.Handle):
-    _context: Context
-
-    def _run(self) -> None:
-        machine = self._context.get(MACHINE)
-        if machine is not None and machine.is_stopped:
-            machine.kept.append(self)
-        else:
-            super()._run()
-
-
-class _TimerHandle(events.TimerHandle):
-    _context: Context
-
-    def _run(self) -> None:
-        machine = self._context.get(MACHINE)
-        if machine is not None and machine.is_stopped:
-            machine.kept.append(self)
-        else:
-            super()._run()
+#: timers that were cancelled before they are all taken out
+_CANCELLED_MAX = 500
 
 
 class StandstillError(Exception):
     """Time does not pass any more: a task runs in a circle without ever waiting, or everybody waits for nothing."""
 
 
-class _Clock:
-    """Stands where a loop has its selector: waiting for events is letting time pass."""
+class _Handle(events.Handle):
+    """As its base, without what debugging needs; made and run some ten thousand times a second."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._rounds = 0
+    _context: Context
 
-    def select(self, timeout: float | None) -> list[Any]:
-        """:raises StandstillError: there is nothing to wait for, or no time passes whatever is done."""
-        self._rounds = 0 if timeout else self._rounds + 1
-        if timeout is None or self._rounds > _ROUNDS_MAX:
-            raise StandstillError(f"time stands still at {self.now:.3f}")
-        self.now += timeout
-        return []
+    def __init__(self, callback: Callable[..., Any], args: Any, loop: Any, context: Context | None) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop, self._callback, self._args = loop, callback, args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+    def _run(self) -> None:
+        machine = self._context.get(MACHINE)
+        if machine is not None and machine.is_stopped:
+            machine.kept.append(self)
+        else:
+            self._context.run(self._callback, *self._args)
+
+
+class _TimerHandle(events.TimerHandle):
+    _context: Context
+
+    def __init__(
+        self, when: float, callback: Callable[..., Any], args: Any, loop: Any, context: Context | None
+    ) -> None:
+        _Handle.__init__(self, callback, args, loop, context)  # type: ignore[arg-type]
+        self._when, self._scheduled = when, True
+
+    _run = _Handle._run
 
 
 class SimulationLoop(base_events.BaseEventLoop):
@@ -82,14 +74,17 @@ class SimulationLoop(base_events.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._selector = _Clock()
-        self._ready: Any
-        self._scheduled: list[asyncio.TimerHandle]
-        self._clock_resolution = 1e-9
+        self._ready: deque[asyncio.Handle] = deque()
+        #: with a number each, so that timers of one instant come in the order in which they were set
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = count()
+        self._timer_cancelled_count = 0
+        self._now = 0.0
+        self._rounds = 0
         self.steps = 0
 
     def time(self) -> float:
-        return self._selector.now
+        return self._now
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -103,8 +98,7 @@ class SimulationLoop(base_events.BaseEventLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _TimerHandle(when, callback, args, self, context)
-        heappush(self._scheduled, timer)
-        timer._scheduled = True  # type: ignore[attr-defined]
+        heappush(self._timers, (when, next(self._numbers), timer))
         return timer
 
     def stop_machine(self, machine: Machine) -> None:
@@ -115,8 +109,36 @@ class SimulationLoop(base_events.BaseEventLoop):
         kept, machine.kept = machine.kept, []
         self._ready.extend(kept)
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+    def _run_once(self) -> None:
+        """One round: everything that is ready by now, or else what is due next.
+
+        :raises StandstillError: there is nothing to wait for, or no time passes whatever is done.
+        """
+        ready = self._ready
+        self._rounds = self._rounds + 1 if ready or self._stopping else 0  # type: ignore[attr-defined]
+        if self._rounds > _ROUNDS_MAX:
+            raise StandstillError(f"time stands still at {self._now:.3f}")
+        if not self._rounds:
+            self._wait()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _wait(self) -> None:
+        """Let time pass until something is due."""
+        if self._timer_cancelled_count > _CANCELLED_MAX:
+            self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
+            heapify(self._timers)
+            self._timer_cancelled_count = 0
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+        if not timers:
+            raise StandstillError(f"everybody waits for nothing at {self._now:.3f}")
+        self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            self._ready.append(heappop(timers)[2])
 
     def _write_to_self(self) -> None:
         """Nobody waits in a selector."""
@@ -127,49 +149,3 @@ def context_of(machine: Machine | None) -> Context:
     context = copy_context()
     context.run(MACHINE.set, machine)
     return context
-
-
-class _OrderedSet(dict[Any, None]):
-    """A set that is walked in the order of insertion."""
-
-    def add(self, item: Any) -> None:
-        self[item] = None
-
-    def discard(self, item: Any) -> None:
-        self.pop(item, None)
-
-    def remove(self, item: Any) -> None:
-        del self[item]
-
-
-@contextmanager
-def known_loop(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Whoever asks which loop runs is told at once: asyncio would ask the system for the process first, each time."""
-    of_loop = tasks._current_tasks.get  # type: ignore[attr-defined]
-
-    def running() -> asyncio.AbstractEventLoop:
-        return loop
-
-    def current(of: asyncio.AbstractEventLoop | None = None) -> asyncio.Task[Any] | None:
-        found: asyncio.Task[Any] | None = of_loop(loop)
-        return found
-
-    with ExitStack() as stack:
-        for place in (asyncio, backend):
-            stack.enter_context(mock.patch.object(place, "get_running_loop", running))
-            stack.enter_context(mock.patch.object(place, "current_task", current))
-        stack.enter_context(mock.patch.object(mixins, "events", SimpleNamespace(_get_running_loop=running)))
-        yield
-
-
-@contextmanager
-def ordered_cancellation() -> Iterator[None]:
-    """anyio keeps tasks and scopes in sets, which are walked in the order of their addresses: not twice the same."""
-    original = backend.CancelScope.__init__
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self._child_scopes, self._tasks = _OrderedSet(), _OrderedSet()
-
-    with mock.patch.object(backend.CancelScope, "__init__", init):
-        yield

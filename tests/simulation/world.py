@@ -17,9 +17,10 @@ import anyio
 
 from reactor.errors import WeirError
 from reactor.worker import EtcdWorker
+from tests.simulation.backend import known_loop, ordered_cancellation
 from tests.simulation.checks import Checks
 from tests.simulation.etcd import SeenEtcd
-from tests.simulation.loop import SimulationLoop, context_of, known_loop, ordered_cancellation
+from tests.simulation.loop import SimulationLoop, context_of
 from tests.simulation.network import Network
 from tests.simulation.node import Node
 from tests.simulation.outside import Outside, ViolationError
