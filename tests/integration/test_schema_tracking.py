@@ -159,3 +159,13 @@ async def test_a_unit_that_comes_later_finds_nothing_twice(rig: SyncRig) -> None
         await rig.wait_resolved()
     assert rig.ddl()[-1].changes[0].renames == {"v": "w"}
     assert len(rig.logged()) == 8
+
+
+async def test_a_key_that_changes_before_anybody_looks_counts_from_its_own_time(rig: SyncRig) -> None:
+    """The catalog has the newest key only; each change comes with the one that its rows are sent under."""
+    found = await changes_of(
+        rig,
+        "ALTER TABLE a ADD n int; INSERT INTO a VALUES (1, 'v')",
+        "ALTER TABLE a DROP CONSTRAINT a_pkey; ALTER TABLE a ADD PRIMARY KEY (v); INSERT INTO a VALUES (1, 'w')",
+    )
+    assert [change.table and change.table.key for change in found] == [("id",), ("v",)]

@@ -57,7 +57,7 @@ class SchemaTracker:
             table_id=table_id,
             schema_name=declared.schema_name,
             name=declared.name,
-            key=self._look(table_id).key,
+            key=_key((), declared, self._look(table_id)),
             start_ts=Ts(ts - 1),
             consistent_ts=Ts(ts - 1),
         )
@@ -96,7 +96,7 @@ class SchemaTracker:
         look = self._look(declared.table_id)
         after_schema = places.placed(schema, declared, look.places)
         record = known.record.with_(
-            schema_name=declared.schema_name, name=declared.name, key=_key(known, declared, look)
+            schema_name=declared.schema_name, name=declared.name, key=_key(known.record.key, declared, look)
         )
         after = KnownTable(record, after_schema)
         self._before.setdefault((ts, declared.table_id), known)
@@ -126,14 +126,12 @@ def _change(before: KnownTable | None, after: KnownTable, look: Look) -> TableCh
     return comparing.compare(before, after, columns)
 
 
-def _key(known: KnownTable, declared: TableSchema, look: Look) -> tuple[str, ...]:
-    """The catalog's, unless it is of another time than the declared columns."""
-    names = {column.name for column in declared.columns}
-    if look.is_there and set(look.key) <= names:
-        return look.key
-    if set(known.record.key) <= names:
-        return known.record.key
-    return declared.key if declared.replica_identity != "f" else ()
+def _key(before: tuple[str, ...], declared: TableSchema, look: Look) -> tuple[str, ...]:
+    """What the stream itself sends as the key; where it sends whole rows, the catalog's, if that is of the same time."""
+    key = look.key if declared.replica_identity == "f" else declared.key
+    if not set(key) <= {column.name for column in declared.columns}:
+        key = ()
+    return before if set(before) == set(key) else key
 
 
 def _is_same(known: TableSchema, declared: TableSchema) -> bool:
