@@ -18,7 +18,7 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
 from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
-from agent.patience import Patience, run_patiently
+from agent.patience import LeftBehindError, Patience, run_patiently
 from agent.ports import Executor, Sink
 from agent.sinks import open_sink
 from agent.sources import open_source
@@ -176,7 +176,7 @@ class FeedParts:
         timeout_s = self._feed.config.flush_timeout_seconds
         try:
             return await run_patiently(call, timeout_s=timeout_s, limiter=limiter)
-        except TimeoutError as error:
+        except LeftBehindError as error:
             raise SinkTimeoutError(
                 f"the sink of changefeed {self._feed.id} has not answered for {timeout_s} s; see whether it hangs, or "
                 "give it more time (flush-timeout-seconds); it is asked again"

@@ -23,6 +23,10 @@ _AGAIN_S = 1.0
 _log = structlog.get_logger()
 
 
+class LeftBehindError(Exception):
+    """Work did not end in its time; its thread runs on, and nobody waits for it."""
+
+
 class Patience:
     """Goes along with one piece of work; thread-safe."""
 
@@ -64,7 +68,7 @@ async def run_patiently(
 ) -> T:
     """``call`` in a thread, told to end after ``timeout_s`` and when this is cancelled.
 
-    :raises TimeoutError: it did not even end when it was told to; its thread is left behind.
+    :raises LeftBehindError: it did not even end when it was told to.
     """
     patience = Patience()
     failure: Exception | None = None
@@ -73,8 +77,10 @@ async def run_patiently(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_end_after, patience, timeout_s)
             try:
-                with anyio.fail_after(timeout_s + grace_s):
+                with anyio.move_on_after(timeout_s + grace_s) as waiting:
                     outcome.append(await to_thread.run_sync(call, patience, abandon_on_cancel=True, limiter=limiter))
+                if waiting.cancelled_caught:
+                    failure = LeftBehindError(f"not ended in {timeout_s:g} s, nor after it was told to")
             except Exception as error:
                 failure = error  # kept out of the task group, which would wrap it
             tasks.cancel_scope.cancel()

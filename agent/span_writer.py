@@ -34,8 +34,8 @@ class TableChanged:
 
 SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | SpanFlushed | TableChanged
 
-#: A flush under way is waited for at most this long; what it still writes later is fenced by the sink's record.
-_LEAVE_TIMEOUT_S = 600.0
+#: Longer than any flush may take (``flush_timeout_seconds``), and what is left behind is fenced by the sink's record.
+_LEAVE_TIMEOUT_S = 4_000.0
 
 
 def running_error(error: WeirError) -> RunningError:

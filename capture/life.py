@@ -34,7 +34,7 @@ from reactor.worker import EtcdWorker
 _UNREGISTER_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 30.0
 _DRAIN_LOOK_S = 0.1
-_HEARING_LOOK_S = 1.0
+_HEARING_LOOK_S = 0.5
 #: more than one, with time between: what has come while the process was held up is handled first
 _HEARING_LOOKS = 2
 

@@ -162,7 +162,7 @@ class ChangefeedConfig(Record):
     #: a checkpoint that stands still this long while there is something to write fails the changefeed
     stuck_seconds: Annotated[int, Field(ge=60)] = 1800
     #: a flush that takes longer is cancelled and tried again, and what a sink has not answered by then is asked again
-    flush_timeout_seconds: Annotated[int, Field(ge=5)] = 600
+    flush_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 600
     #: a changefeed that stands (stopped, failed) longer than this loses its slot, and so its position; 0: never
     gc_ttl_seconds: Annotated[int, Field(ge=0)] = 86_400
     #: how often all spans stand at one Ts, which is recorded with the sink's versions; 0: never

@@ -137,6 +137,7 @@ def test_drain_a_capture(bed: Bed) -> None:
     assert bed.terminate(target, timeout_s=LEAVE_TIMEOUT_S) == 0
 
 
+@pytest.mark.matrix
 def test_stop_the_owner(bed: Bed) -> None:
     """It gives its seat and all else away before it ends."""
     owner = bed.owner()

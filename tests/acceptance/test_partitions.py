@@ -92,6 +92,7 @@ def test_the_owner_is_not_heard(ground: Ground) -> None:
     ground.cut_off(ground.bed.owner(), ground.net.mute)
 
 
+@pytest.mark.matrix
 def test_a_capture_loses_everything(ground: Ground) -> None:
     ground.cut_off(ground.bed.span_holders(CHANGELOG)[0], ground.net.isolate)
 
@@ -109,7 +110,24 @@ def test_a_capture_loses_its_peers(ground: Ground) -> None:
     ground.mend(victim)
 
 
-def test_nothing_is_lost_or_doubled(ground: Ground) -> None:
+@pytest.mark.matrix
+def test_the_owner_loses_its_peers(ground: Ground) -> None:
+    """It is owner as long as etcd says so: the others give up what they have, and it does everything itself."""
+    bed = ground.bed
+    owner = bed.owner()
+    assert owner.host is not None
+    ground.net.cut_from_peers(owner.host)
+    for process in bed.processes:
+        process.is_cut_off = process is not owner
+    bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
+    assert bed.span_holders(UPSERT) == bed.span_holders(CHANGELOG) == [owner]
+    for process in bed.processes:
+        process.is_cut_off = False
+    ground.mend(owner)
+
+
+@pytest.mark.parametrize("run", ["daily", pytest.param("matrix", marks=pytest.mark.matrix)])
+def test_nothing_is_lost_or_doubled(ground: Ground, run: str) -> None:
     """After all that."""
     ground.load.stop()
     ground.bed.wait_for("all have caught up", follows(ground.bed), timeout_s=CATCH_UP_TIMEOUT_S)
