@@ -213,7 +213,7 @@ class EmbeddedMariaDB:
             command: list[str | Path] = [tool("mariadb-install-db"), "--no-defaults", f"--datadir={new}"]
             # root only through the socket, only as the system's root: no account without a password
             command += ["--auth-root-authentication-method=socket", "--skip-test-db", "--skip-log-bin"]
-            command += [f"--extra-file={statements.name}"]
+            command += [f"--extra-file={statements.name}", f"--tmpdir={self._state['sockets']}"]
             with self._log.open("ab") as output:
                 child = children.spawn(command, output=output, user=self._user, reach=self._reach)
             if (code := child.wait(120)) != 0:
@@ -229,6 +229,8 @@ class EmbeddedMariaDB:
             "bind_address": self._host,
             "socket": self.socket,
             "pid_file": f"{self._state['sockets']}/mariadb.pid",
+            # a server that starts removes the temporary tables of all others in the same directory
+            "tmpdir": str(self._state["sockets"]),
         }
         command: list[str | Path] = [tool("mariadbd"), "--no-defaults"]
         command += [f"--{name}={value}" for name, value in settings.items()]
