@@ -19,7 +19,7 @@ transaction (``Election.proof``): a worker that does not know yet that its time 
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 import structlog
@@ -99,10 +99,10 @@ class EtcdWorker:
         self._is_loaded = False
         self._retry_at = 0.0
         self._failure: Exception | None = None
-        self._statistics = WorkerStatistics()
+        self._ticks = self._commits = self._conflicts = self._resyncs = 0
 
     def statistics(self) -> WorkerStatistics:
-        return self._statistics
+        return WorkerStatistics(self._ticks, self._commits, self._conflicts, self._resyncs)
 
     def post(self, event: object) -> None:
         """Give ``event`` to the next tick."""
@@ -150,7 +150,7 @@ class EtcdWorker:
                 if not error.retryable:
                     raise
                 _log.info("reading the prefix again", prefix=self.state.prefix, error=str(error))
-            self._count(resyncs=1)
+            self._resyncs += 1
             await anyio.sleep(_RETRY_S)
 
     async def _load(self) -> None:
@@ -229,7 +229,7 @@ class EtcdWorker:
             effects = self._reactor.tick(self.state, inbox, now)
         except ReactorFinishedError:
             return True
-        self._count(ticks=1)
+        self._ticks += 1
         self._sort(effects, now)
         if (took_s := anyio.current_time() - started) > _SLOW_TICK_S:
             _log.warning("slow tick", seconds=round(took_s, 3), effects=len(effects))
@@ -269,11 +269,11 @@ class EtcdWorker:
             self._retry_at = anyio.current_time() + _RETRY_S
             return
         if not result.succeeded:
-            self._count(conflicts=1)
+            self._conflicts += 1
             if not self._cursor.has_pending:
                 self._retry_at = anyio.current_time() + _RETRY_S
             return
-        self._count(commits=1)
+        self._commits += 1
         self._cursor.expect(result.revision)
         self._pending.committed(planned)
 
@@ -296,20 +296,10 @@ class EtcdWorker:
         for rejected in planned.rejected:
             self._pace.note_news()
             if isinstance(rejected.error, ConflictError):
-                self._count(conflicts=1)
+                self._conflicts += 1
             else:
                 _log.error("a change was refused", code=rejected.error.code, error=str(rejected.error))
 
     def _answer(self) -> None:
         for answer in self._pending.take_answers():
             self._perform(answer)
-
-    def _count(self, *, ticks: int = 0, commits: int = 0, conflicts: int = 0, resyncs: int = 0) -> None:
-        old = self._statistics
-        self._statistics = replace(
-            old,
-            ticks=old.ticks + ticks,
-            commits=old.commits + commits,
-            conflicts=old.conflicts + conflicts,
-            resyncs=old.resyncs + resyncs,
-        )

@@ -17,9 +17,6 @@ from reactor.settings import TlsFiles
 
 T = TypeVar("T")
 
-#: Batches that a watch may be ahead of its reader.
-_WATCH_BUFFER = 16
-
 
 async def connect(
     endpoints: Sequence[str],
@@ -102,10 +99,9 @@ class GrpcEtcdClient:
     @asynccontextmanager
     async def watch_prefix(self, prefix: str, *, start_revision: int) -> AsyncIterator[AsyncIterator[WatchBatch]]:
         watching = Watching(self._endpoints, prefix, start_revision=start_revision)
-        send, receive = anyio.create_memory_object_stream[WatchBatch](_WATCH_BUFFER)
         failure: Exception | None = None
-        async with anyio.create_task_group() as tasks, receive, aclosing(watching.batches(receive)) as batches:
-            tasks.start_soon(watching.run, send)
+        async with anyio.create_task_group() as tasks, aclosing(watching.batches()) as batches:
+            tasks.start_soon(watching.attend)
             try:
                 yield batches
             except Exception as error:

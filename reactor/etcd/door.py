@@ -56,6 +56,11 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
                 raise faults.translate(error, endpoint=self.endpoint) from None
         return await self._call_with_new_token(stub_func, request, stale=metadata)
 
+    @property
+    def is_connected(self) -> bool:
+        """The connection stands, as far as is known: no need to wait for it."""
+        return bool(self.channel.get_state() is grpc.ChannelConnectivity.READY)
+
     async def is_ready(self) -> bool:
         """Wait until the connection stands or has failed; it is made anew in the background."""
         while True:

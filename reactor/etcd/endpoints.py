@@ -62,6 +62,8 @@ class Endpoints:
         while anyio.current_time() < deadline:
             for _ in self._doors:
                 door = self._doors[self._current]
+                if door.is_connected:
+                    return door
                 with anyio.CancelScope(deadline=self._attempt_deadline(deadline)):
                     if await door.is_ready():
                         return door

@@ -8,12 +8,12 @@ answers, which may overtake events before etcd 3.5.8.
 import asyncio
 import math
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import grpc
 import structlog
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from reactor.client import Event, WatchBatch
 from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError
@@ -26,6 +26,8 @@ from reactor.etcd.waiting import answer_of
 PROGRESS_INTERVAL_S = 1.0
 SILENCE_S_MAX = 10.0
 _RECONNECT_PAUSE_S = 0.1
+#: what awaiting a part of a stream raises when the stream is over
+_STREAM_ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError, EtcdUnreachableError)
 #: mvccpb.Event.DELETE
 _DELETE = 1
 
@@ -33,95 +35,107 @@ _log = structlog.get_logger()
 
 
 class Watching:
-    """``run`` fills a stream until the watch is impossible; ``batches`` empties it and says why it ended."""
+    """``batches`` reads until the watch is impossible; ``attend`` to it beside that: it finds out about silence.
+
+    What etcd sends is read in the task of whoever iterates, without another task or a queue in between: a worker's
+    next tick waits for it.
+    """
 
     def __init__(self, endpoints: Endpoints, prefix: str, *, start_revision: int) -> None:
         self._endpoints = endpoints
         self._prefix = prefix
         self._next_revision = start_revision
+        self._door: Door | None = None
+        self._call: Any = None
+        #: since when nothing has come while somebody waited for it
         self._heard_at = math.inf
+        self._is_silent = False
         self._may_authenticate = True
-        self._failure: EtcdError | None = None
 
-    async def run(self, send: MemoryObjectSendStream[WatchBatch]) -> None:
-        async with send:
-            try:
-                while True:
-                    await self._stream_or_pause(send)
-            except EtcdError as error:
-                self._failure = error
-
-    async def batches(self, receive: MemoryObjectReceiveStream[WatchBatch]) -> AsyncGenerator[WatchBatch, None]:
+    async def batches(self) -> AsyncGenerator[WatchBatch, None]:
         """:raises CompactedError: what comes next is no longer there.
         :raises EtcdAuthError: this user may not watch.
         """
-        async for batch in receive:
-            yield batch
-        raise self._failure or EtcdUnreachableError("this etcd client is closed; open a new one")
-
-    async def _stream_or_pause(self, send: MemoryObjectSendStream[WatchBatch]) -> None:
         try:
-            door = await self._endpoints.ready_door()
-            try:
-                await self._stream(door, send)
-            except EtcdUnreachableError:
-                self._endpoints.leave(door)
-                raise
-        except EtcdUnreachableError as error:
-            _log.info("watch interrupted", prefix=self._prefix, next_revision=self._next_revision, error=str(error))
-            await anyio.sleep(_RECONNECT_PAUSE_S)
-
-    async def _stream(self, door: Door, send: MemoryObjectSendStream[WatchBatch]) -> None:
-        """One stream to its end, which is always an error, kept out of the task group that would wrap it."""
-        call = await door.open_watch()
-        failure: EtcdError | None = None
-        try:
-            async with anyio.create_task_group() as tasks:
-                try:
-                    await answer_of(call.write(self._create_request()))
-                    tasks.start_soon(self._ask_progress, call)
-                    await self._read(door, call, send)
-                except grpc.aio.AioRpcError as error:
-                    failure = door.stream_error(error)
-                except asyncio.InvalidStateError:
-                    failure = faults.unreachable(door.endpoint, "the watch stream ended")
-                except EtcdError as error:
-                    failure = error
-                tasks.cancel_scope.cancel()
+            while True:
+                batch = await self._next()
+                if batch is not None:
+                    yield batch
         finally:
-            call.cancel()
-        if failure is not None:
+            self._close()
+
+    async def attend(self) -> None:
+        """Ask a silent stream how far it is, and give up one that does not answer."""
+        while True:
+            await anyio.sleep(min(PROGRESS_INTERVAL_S, SILENCE_S_MAX))
+            silent_s, call = anyio.current_time() - self._heard_at, self._call
+            if call is None or silent_s < PROGRESS_INTERVAL_S:
+                continue
+            if silent_s < SILENCE_S_MAX:
+                with anyio.move_on_after(SILENCE_S_MAX - silent_s), suppress(*_STREAM_ENDED):
+                    await answer_of(call.write(PROGRESS_REQUEST))  # if the stream is over, its reader says why
+            else:
+                self._is_silent = True
+                call.cancel()
+
+    async def _next(self) -> WatchBatch | None:
+        """What comes next; None after an interruption, or when it was nothing for the reader."""
+        try:
+            if self._call is None:
+                await self._open()
+            return await self._read(self._door, self._call)
+        except (*_STREAM_ENDED, EtcdError) as error:
+            failure = self._failure(error)
+        if self._door is not None and isinstance(failure, EtcdUnreachableError):
+            self._endpoints.leave(self._door)
+        self._close()
+        if not isinstance(failure, EtcdUnreachableError):
             raise failure
+        _log.info("watch interrupted", prefix=self._prefix, next_revision=self._next_revision, error=str(failure))
+        await anyio.sleep(_RECONNECT_PAUSE_S)
+        return None
 
-    async def _read(self, door: Door, call: Any, send: MemoryObjectSendStream[WatchBatch]) -> None:
-        while True:
-            answer = await self._next_answer(door, call)
-            if answer.canceled:
-                raise self._cancelled(door, answer)
-            self._may_authenticate = True
-            self._heard_at = math.inf  # while the reader of the batches takes its time, silence is ours
-            if answer.events or not answer.created:
-                await send.send(_batch(answer))
-            if answer.events:
-                self._next_revision = answer.events[-1].kv.mod_revision + 1
+    async def _open(self) -> None:
+        self._door = await self._endpoints.ready_door()
+        call = await self._door.open_watch()
+        try:
+            await answer_of(call.write(self._create_request()))
+        except BaseException:
+            call.cancel()
+            raise
+        self._call = call
 
-    async def _next_answer(self, door: Door, call: Any) -> Any:
+    def _close(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._door = self._call = None
+        self._is_silent = False
+
+    async def _read(self, door: Any, call: Any) -> WatchBatch | None:
         self._heard_at = anyio.current_time()
-        with anyio.move_on_after(SILENCE_S_MAX):
+        try:
             answer = await answer_of(call.read())
-            if answer is grpc.aio.EOF:
-                raise faults.unreachable(door.endpoint, "the watch stream ended")
-            return answer
-        raise faults.unreachable(door.endpoint, f"the watch was silent for {SILENCE_S_MAX:g} s")
+        finally:
+            self._heard_at = math.inf  # while the reader of the batches takes its time, silence is ours
+        if answer is grpc.aio.EOF:
+            raise faults.unreachable(door.endpoint, "the watch stream ended")
+        if answer.canceled:
+            raise self._cancelled(door, answer)
+        self._may_authenticate = True
+        if answer.events:
+            self._next_revision = answer.events[-1].kv.mod_revision + 1
+        return _batch(answer) if answer.events or not answer.created else None
 
-    async def _ask_progress(self, call: Any) -> None:
-        while True:
-            await anyio.sleep(PROGRESS_INTERVAL_S)
-            if anyio.current_time() - self._heard_at >= PROGRESS_INTERVAL_S:
-                try:
-                    await answer_of(call.write(PROGRESS_REQUEST))
-                except (grpc.aio.AioRpcError, asyncio.InvalidStateError, EtcdUnreachableError):
-                    return  # the stream is over; its reader says why
+    def _failure(self, error: Exception) -> EtcdError:
+        """Why a stream ended, in our words."""
+        if self._is_silent and self._door is not None:
+            return faults.unreachable(self._door.endpoint, f"the watch was silent for {SILENCE_S_MAX:g} s")
+        if isinstance(error, EtcdError):
+            return error
+        assert self._door is not None, "only what was opened ends"
+        if isinstance(error, grpc.aio.AioRpcError):
+            return self._door.stream_error(error)
+        return faults.unreachable(self._door.endpoint, "the watch stream ended")
 
     def _create_request(self) -> Any:
         key = self._prefix.encode()

@@ -161,13 +161,20 @@ async def test_a_silent_watch_is_opened_anew(tmp_path: Path, monkeypatch: pytest
 
             monkeypatch.setattr(door, "open_watch", counted)
             start = (await client.get_prefix("/w/")).revision + 1
-            async with client.watch_prefix("/w/", start_revision=start) as batches:
-                assert (await anext(batches)).is_progress
-                stop(etcd.pid)
+
+            async def go_on_later() -> None:
                 await anyio.sleep(1.5)
                 os.kill(etcd.pid, signal.SIGCONT)
                 await client.put("/w/a", b"1")
-                with anyio.fail_after(5):
+
+            async with (
+                client.watch_prefix("/w/", start_revision=start) as batches,
+                anyio.create_task_group() as tasks,
+            ):
+                assert (await anext(batches)).is_progress
+                stop(etcd.pid)
+                tasks.start_soon(go_on_later)
+                with anyio.fail_after(8):
                     async for batch in batches:
                         if batch.events:
                             break
