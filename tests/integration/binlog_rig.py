@@ -1,0 +1,85 @@
+"""A stream on a real MariaDB's binlog, for tests: from where it stood, until it has read what was written."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from agent.schema import TableSchema
+from agent.sources.arena import Arena, Cut
+from agent.sources.mysql.connection import connect
+from agent.sources.mysql.events import DdlEvent
+from agent.sources.mysql.positions import SourcePosition
+from agent.sources.mysql.resume import current_position
+from agent.sources.mysql.stream import BinlogStream
+from agent.sources.mysql.table_map import parse_table_map
+from capture.embedded import EmbeddedMariaDB
+from reactor.records import DdlRecord
+
+ARENA_BYTES = 1 << 20
+
+
+def where(mariadb: EmbeddedMariaDB) -> SourcePosition:
+    """The end of its binlog."""
+    with connect(mariadb.uri()) as connection:
+        return current_position(connection)
+
+
+def run(mariadb: EmbeddedMariaDB, database: str, *statements: str) -> None:
+    """In one session, one after the other."""
+    with contextlib.closing(mariadb.connect(database)) as session, session.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def describe(body: bytes) -> TableSchema:
+    return parse_table_map(body, is_mariadb=True).schema
+
+
+def changed(event: DdlEvent) -> DdlRecord:
+    return DdlRecord(ts=event.ts, statement=event.statement)
+
+
+@contextlib.contextmanager
+def streaming(
+    mariadb: EmbeddedMariaDB,
+    begin: SourcePosition,
+    database: str,
+    *,
+    by_gtid: bool = False,
+    arena_bytes: int = ARENA_BYTES,
+    query: str = "",
+    server_id: int = 4711,
+    **options: Any,
+) -> Iterator[BinlogStream]:
+    with connect(mariadb.uri() + query) as connection:
+        options = {"describe": describe, "interpret": changed, **options}
+        stream = BinlogStream(
+            connection,
+            Arena(arena_bytes),
+            position=begin,
+            is_wanted=lambda schema_name, name: schema_name == database,
+            **options,
+        )
+        stream.start(server_id=server_id, by_gtid=by_gtid)
+        yield stream
+
+
+def read_until(stream: BinlogStream, end: SourcePosition, *, arena_bytes: int = ARENA_BYTES) -> list[Cut]:
+    """Everything before ``end``, cut where it must be and once more there."""
+    cuts = []
+    while stream.resolved_ts < end.resolved or stream.is_full:
+        if stream.is_full:
+            cuts.append(stream.cut(Arena(arena_bytes)))
+        else:
+            assert stream.read(timeout_s=10.0), "the server sends nothing"
+    return [*cuts, stream.cut(Arena(arena_bytes))] if stream.complete_rows else cuts
+
+
+def lines(cuts: list[Cut]) -> list[tuple[str, int, int, bytes]]:
+    """Table, commit Ts, ordinal and event, by table and in order."""
+    return [
+        (batch.schema.name, row["commit_ts"], row["seq"], row["event"])
+        for cut in cuts
+        for batch in cut.batches()
+        for row in batch.batch.to_pylist()
+    ]
