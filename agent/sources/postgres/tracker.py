@@ -127,7 +127,7 @@ def _change(before: KnownTable | None, after: KnownTable, look: Look) -> TableCh
 
 
 def _key(before: tuple[str, ...], declared: TableSchema, look: Look) -> tuple[str, ...]:
-    """What the stream itself sends as the key; where it sends whole rows, the catalog's, if that is of the same time."""
+    """What the stream sends as the key; where it sends whole rows, the catalog's, if that is of the same time."""
     key = look.key if declared.replica_identity == "f" else declared.key
     if not set(key) <= {column.name for column in declared.columns}:
         key = ()
