@@ -32,6 +32,7 @@ from reactor.pending import Pending
 from reactor.records import DdlRecord, Era, LogHead, TableCut
 from reactor.session import Session
 from reactor.watch import WatchCursor
+from reactor.worker import EtcdWorker
 from tests.simulation.outside import Sink
 from tests.simulation.run import Outcome, simulate
 
@@ -108,19 +109,15 @@ def lose_a_patch_on_overflow(stack: ExitStack) -> None:
 def answer_before_it_is_done(stack: ExitStack) -> None:
     """An operator is told so before the commit."""
 
-    def take_answers(self: Pending) -> Any:
-        answers, self._answers = self._answers, ()
-        return answers
+    original = EtcdWorker._commit
 
-    def bool_of(self: Pending) -> bool:
-        return False
+    async def commit(self: EtcdWorker) -> None:
+        answers, self._pending._answers = self._pending._answers, ()
+        for answer in answers:
+            self._perform(answer)
+        await original(self)
 
-    def begin(self: Pending, groups: Any, answers: Any) -> None:
-        self._groups, self._answers, self._error = tuple(groups), tuple(answers), ""
-
-    _replace(stack, Pending, "take_answers", take_answers)
-    _replace(stack, Pending, "__bool__", bool_of)
-    _replace(stack, Pending, "begin", begin)
+    _replace(stack, EtcdWorker, "_commit", commit)
 
 
 def accept_a_stale_list_of_segments(stack: ExitStack) -> None:
@@ -231,12 +228,14 @@ def cut_before_the_sink_has(stack: ExitStack) -> None:
     _replace(stack, Recuts, "_await_sink", await_sink)
 
 
-def cut_where_the_spans_happen_to_be(stack: ExitStack) -> None:
-    """Nobody waits until they stand at one Ts."""
+def cut_ahead_of_the_spans(stack: ExitStack) -> None:
+    """A table is cut where its log is, before its spans have come there."""
     original = Recuts._bring_together
 
     def bring_together(self: Recuts, cut: TableCut, checkpoint_ts: Ts, sets: Any, now: float, *, is_held: bool) -> Any:
         effects = original(self, cut, checkpoint_ts, sets, now, is_held=is_held)
+        known = (at.checkpoint.resolved_ts for span, at in sets.items() if span.table_id == cut.table_id)
+        self.holds[cut.table_id] = max([self.holds[cut.table_id], *known])
         self._stopping.add(cut.table_id)
         return effects
 
@@ -288,7 +287,7 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         give_a_second_life_the_log_of_the_first,
         record_a_sync_point_that_slipped,
         cut_before_the_sink_has,
-        cut_where_the_spans_happen_to_be,
+        cut_ahead_of_the_spans,
         compare_what_was_not_held,
     )
 }
