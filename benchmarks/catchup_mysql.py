@@ -89,7 +89,7 @@ def _peer(found: Bed, place: tuple[str, int]) -> float:
     assert isinstance(server, MariaServer)
     part = server.part
     reader = BinLogStreamReader(
-        connection_settings={"host": "127.0.0.1", "port": part.port, "user": USER, "passwd": part.password},
+        connection_settings={"host": "127.0.0.1", "port": part.port, "user": USER, "password": part.password},
         server_id=4_000_000_001,
         log_file=place[0],
         log_pos=place[1],

@@ -85,7 +85,7 @@ def _reader(found: Bed) -> BinLogStreamReader:
             "host": "127.0.0.1",
             "port": server.part.port,
             "user": USER,
-            "passwd": server.part.password,
+            "password": server.part.password,
         },
         server_id=4_000_000_001,
         log_file=str(file),

@@ -23,6 +23,7 @@ from agent.sinks import open_sink
 from agent.sources import open_source
 from agent.sources.source import ComparisonSnapshot, Identity, Scope, Source
 from agent.spark import SparkExecutor
+from agent.units import readers
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
 from capture.hosting import Plant
@@ -267,6 +268,7 @@ class _RealLifeWorks:
         if await self._is_still_there(info):
             for place, names in found:
                 await to_thread.run_sync(place.remove, names, abandon_on_cancel=True)
+            await readers.release(self._client, feed.cluster, feed.reader)
 
     async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
         """Once at a time for a changefeed: a sink that never answers holds one thread, and not one more each time."""

@@ -19,12 +19,14 @@ from typing import Self, TypeVar
 import psutil
 import psycopg
 
+from agent.sources import open_source
+from agent.sources.source import Scope
 from capture.client import Client
 from capture.cluster import CaptureView, ChangefeedSpec, ChangefeedView
 from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
 from capture.embedded.postgres import tool
 from reactor.errors import WeirError
-from reactor.records import FeedState, SinkMode, Unit
+from reactor.records import ChangefeedConfig, FeedState, SinkMode, Unit
 from tests.acceptance.network import Host, Network
 
 T = TypeVar("T")
@@ -89,7 +91,7 @@ class Process:
 
 
 class Load:
-    """A pgbench, and the next one when the database was away."""
+    """A pgbench (or another writer), and the next one when the database was away."""
 
     def __init__(self, start: Callable[[], children.Child]) -> None:
         self._start = start
@@ -130,11 +132,7 @@ class Bed:
     def __enter__(self) -> Self:
         try:
             self.etcd.start()
-            self.postgres.start()
-            self.postgres.create_database(DATABASE)
-            with psycopg.connect(self.postgres.dsn(DATABASE)) as connection:
-                connection.execute(_SCHEMA)
-            (self.directory / "load.sql").write_text(_SCRIPT)
+            self.start_source()
             for process in self.processes:
                 self.start(process)
             self.wait_for("every capture is a member", lambda: len(self.captures()) == len(self.processes))
@@ -149,7 +147,7 @@ class Bed:
     def close(self) -> None:
         for process in self.processes:
             self.kill(process)
-        self.postgres.stop()
+        self.stop_source()
         self.etcd.stop()
 
     # Captures
@@ -245,7 +243,7 @@ class Bed:
         self.wait_for(f"{name} is in sync", lambda: self.query(name).unit is Unit.SYNC)
 
     def create(self, name: str, **fields: object) -> None:
-        usual = {"source_uri": self.postgres.uri(DATABASE), "sink_uri": f"delta+file://{self.lake(name)}"}
+        usual = {"source_uri": self.source_uri, "sink_uri": f"delta+file://{self.lake(name)}"}
         spec = ChangefeedSpec.model_validate({"changefeed_id": name} | usual | fields)
         self.ask(lambda client: client.create(spec), timeout_s=_CREATE_TIMEOUT_S)
 
@@ -259,10 +257,23 @@ class Bed:
 
     # The source
 
+    @property
+    def source_uri(self) -> str:
+        return self.postgres.uri(DATABASE)
+
+    def start_source(self) -> None:
+        self.postgres.start()
+        self.postgres.create_database(DATABASE)
+        with psycopg.connect(self.postgres.dsn(DATABASE)) as connection:
+            connection.execute(_SCHEMA)
+        (self.directory / "load.sql").write_text(_SCRIPT)
+
+    def stop_source(self) -> None:
+        self.postgres.stop()
+
     def last_ts(self) -> int:
         """No commit of the past lies above it."""
-        rows = self.postgres.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint", database=DATABASE)
-        return int(rows[0][0]) - 1
+        return open_source(self.source_uri, Scope("bed", "bed", SinkMode.UPSERT, ChangefeedConfig())).current_ts()
 
     def execute(self, sql: str) -> list[list[object]]:
         return self.postgres.execute(sql, database=DATABASE)

@@ -1,0 +1,117 @@
+"""What breaks in real life, done to three captures and a MariaDB under sysbench: no row is lost or doubled.
+
+One bed serves all tests. What the sinks hold is compared with the source three times: by the changefeed's own ``diff``,
+by query against what delta-rs reads, and change by change with what python-mysql-replication counts in the binlog.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from reactor.records import FeedState, Mode, SinkMode
+from tests.acceptance.bed import SESSION_TTL_S, Load
+from tests.acceptance.checks import CHANGELOG, UPSERT, follows
+from tests.acceptance.maria_bed import TABLES, MariaBed, is_installed, ts_of
+
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.spark,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(not is_installed(), reason="sysbench is not installed (Debian: apt-get install sysbench)"),
+]
+
+SERVICE_TIMEOUT_S = SESSION_TTL_S + 5
+CATCH_UP_TIMEOUT_S = 90.0
+#: bytes of binlog
+_WARM = 50_000
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaBed]:
+    with MariaBed(tmp_path_factory.mktemp("bed"), captures=3) as bed:
+        bed.create_feed(UPSERT, SinkMode.UPSERT)
+        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
+        yield bed
+
+
+@pytest.fixture(autouse=True)
+def whole_again(bed: MariaBed) -> Iterator[None]:
+    yield
+    for process in bed.processes:
+        if not process.is_running:
+            bed.start(process)
+    bed.wait_for("three captures again", lambda: len(bed.captures()) == len(bed.processes))
+
+
+def test_kill_the_owner(bed: MariaBed) -> None:
+    break_under_load(bed, lambda _: bed.kill(bed.owner()))
+
+
+def test_kill_the_sync_worker(bed: MariaBed) -> None:
+    break_under_load(bed, lambda _: bed.kill(bed.sync_worker(UPSERT)))
+
+
+def test_restart_mariadb(bed: MariaBed) -> None:
+    def restart(load: Load) -> None:
+        bed.mariadb.restart()
+        load.again()
+
+    break_under_load(bed, restart)
+
+
+def test_new_binlogs_and_old_ones_purged(bed: MariaBed) -> None:
+    """What everybody has read may go."""
+
+    def rotate(_: Load) -> None:
+        for _number in range(3):
+            bed.execute("FLUSH LOGS")
+            bed.wait_for("both changefeeds follow", follows(bed))
+        bed.execute(f"PURGE BINARY LOGS TO '{bed.place()[0]}'")
+
+    break_under_load(bed, rotate)
+
+
+def test_both_are_equal_by_their_own_account(bed: MariaBed) -> None:
+    with bed.load(rate=30):
+        diffs = bed.ask(lambda client: client.diff(UPSERT))
+    assert {diff.table for diff in diffs} == {f"sbtest.{table}" for table in TABLES}
+    assert [diff for diff in diffs if not diff.equal] == []
+
+
+def test_a_position_that_was_purged_says_so(bed: MariaBed) -> None:
+    bed.create_feed("late", mode=Mode.INCREMENTAL)
+    bed.ask(lambda client: client.pause("late"))
+    bed.execute("FLUSH LOGS")
+    bed.execute(f"PURGE BINARY LOGS TO '{bed.place()[0]}'")
+    bed.ask(lambda client: client.resume("late"))
+    bed.wait_for("late has failed", lambda: bed.query("late").state is FeedState.FAILED)
+    error = bed.query("late").error
+    assert error is not None
+    assert error.code == "SnapshotLostByGC"
+    assert "has purged" in error.message
+    assert "for a new snapshot" in error.message
+    bed.ask(lambda client: client.remove("late"))
+
+
+def break_under_load(bed: MariaBed, fault: Callable[[Load], None]) -> None:
+    with bed.load(rate=30) as load:
+        written = bed.last_ts()
+        bed.wait_for("the load writes", lambda: bed.last_ts() > written + _WARM)
+        bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+        fault(load)
+        broken_at = time.monotonic()
+        bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
+        assert time.monotonic() - broken_at < SERVICE_TIMEOUT_S
+        place = bed.place()
+        after_ts = ts_of(place)
+        bed.wait_for("the load goes on", lambda: bed.last_ts() > after_ts + _WARM)
+    bed.wait_for("both changefeeds have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+    for table in TABLES:
+        rows = bed.source_rows(table)
+        assert bed.sink_rows(UPSERT, table) == rows, table
+        assert bed.last_rows(CHANGELOG, table) == rows, table
+    written_since = bed.written(place)
+    assert written_since
+    for table in TABLES:
+        assert bed.logged(CHANGELOG, table, after_ts=after_ts) == written_since.get(table, {}), table
