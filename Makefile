@@ -22,7 +22,7 @@ help: ## what can be made
 	@echo '  make test ARGS="tests/unit -k lag"'
 	@echo '  make bench NAME=decode-postgres'
 
-quickstart: java ## replicate a PostgreSQL under load into Delta tables, here and now
+quickstart: java $(if $(findstring mariadb,$(ARGS)),mariadb) ## replicate a database under load into Delta tables, here and now
 	@exec $(PYTHON) -m capture quickstart $(ARGS)
 
 test: java mariadb iproute ## all tests but the crash matrix
@@ -34,7 +34,7 @@ check: $(INSTALLED) ## format, lint, types, layers
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-bench: java ## all benchmarks with their peers, or one: NAME=...
+bench: java mariadb ## all benchmarks with their peers, or one: NAME=...
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]' >&2
 	@$(PYTHON) -m benchmarks $(NAME) $(ARGS)
 
