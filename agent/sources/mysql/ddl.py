@@ -11,7 +11,7 @@ TRUNCATE is no edit either: to the log it is an event of rows.
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -225,15 +225,3 @@ def _name(text: str, database: str) -> Name:
 
 def _unquoted(text: str) -> str:
     return text[1:-1].replace("``", "`") if text.startswith("`") else text
-
-
-def names_in(edits: list[Edit] | Unparsed) -> Iterator[Name]:
-    """Every table that a statement names."""
-    if isinstance(edits, Unparsed):
-        yield from edits.tables
-        return
-    for edit in edits:
-        if not isinstance(edit, DatabaseDropped):
-            yield edit.table
-        if isinstance(edit, Renamed):
-            yield edit.to

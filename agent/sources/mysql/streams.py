@@ -7,16 +7,21 @@ server of the position, by GTID at another one (``resume``). A new session ends 
 from collections.abc import Sequence
 
 from agent.ddl import known_tables
-from agent.schema import ZeroDates
+from agent.errors import SourceConfigError
+from agent.filters import TableFilter
+from agent.schema import TableSchema, ZeroDates
 from agent.sources.arena import Arena
+from agent.sources.mysql.catalog import read_schemas
 from agent.sources.mysql.connection import Connection, connect
+from agent.sources.mysql.interpreter import Interpreter, Server
 from agent.sources.mysql.known import KnownTables
 from agent.sources.mysql.positions import SourcePosition
 from agent.sources.mysql.resume import position_at, resume
 from agent.sources.mysql.stream import BinlogStream
+from agent.sources.mysql.table_ids import table_id
 from agent.sources.mysql.uri import Target
 from agent.sources.source import Position, Scope, StreamOrder
-from reactor.records import DdlRecord
+from reactor.records import DdlRecord, SinkMode
 
 
 class MysqlStreams:
@@ -53,9 +58,30 @@ class MysqlStreams:
             is_wanted=known.is_wanted,
             describe=known.describe,
             known=known.schema_of,
+            interpret=Interpreter(known, self._server(is_mariadb=connection.is_mariadb)).interpret,
         )
         stream.start(server_id=self._order.reader, by_gtid=resumption.by_gtid)
         return stream
+
+    def _server(self, *, is_mariadb: bool) -> Server:
+        config = self._scope.config
+        is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
+        return Server(
+            wants=TableFilter(config.filter.rules).wants,
+            takes=lambda table: is_free or bool(table.key),
+            look=self._look,
+            zero_dates=ZeroDates(config.zero_dates),
+            is_mariadb=is_mariadb,
+        )
+
+    def _look(self, name: tuple[str, str]) -> TableSchema | None:
+        """The stream's own connection cannot answer questions."""
+        with connect(self._target) as connection:
+            try:
+                found = read_schemas(connection, [name], zero_dates=ZeroDates(self._scope.config.zero_dates))
+            except SourceConfigError:
+                return None  # it is gone, or of a type that only its rows would be refused for
+        return found[table_id(*name)]
 
 
 class MysqlStream:

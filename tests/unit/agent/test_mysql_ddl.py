@@ -187,7 +187,9 @@ def test_tables(statement: str, edits: list[Edit]) -> None:
 
 
 def test_a_new_table_is_defined() -> None:
-    [edit] = parsed("CREATE TABLE IF NOT EXISTS u (id INT, v VARCHAR(10) UNIQUE, PRIMARY KEY (id), KEY k (v)) ENGINE=x")
+    [edit] = edits_of(
+        "CREATE TABLE IF NOT EXISTS u (id INT, v VARCHAR(10) UNIQUE, PRIMARY KEY (id), KEY k (v)) ENGINE=x"
+    )
     assert isinstance(edit, Created)
     assert edit.if_absent
     assert edit.schema is not None

@@ -1,0 +1,239 @@
+"""Statements of the binlog as changes of our tables: what each has become, as one record for its Ts.
+
+The statement says what is done, the server what the columns then are: a definition read from the server counts where
+it has the columns that the statement leaves, and the statement's own otherwise, as the server may be further on. What
+cannot be read at all is looked at; a table that is then gone, or as it was, has not changed.
+
+- A table that is created and wanted starts empty. One that gets a wanted name, but was none of ours, has rows that are
+  not in the log: it is left out, with a warning. One of ours goes on whatever its new name.
+- Ids last: a table keeps its id under every name, and a new one of an old name gets another, if that is still in use.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from agent.ddl import KnownTable
+from agent.schema import Dialect, TableSchema, ZeroDates
+from agent.sources import comparing
+from agent.sources.comparing import Columns
+from agent.sources.dialects import arrow_schema
+from agent.sources.mysql import ddl, shadows
+from agent.sources.mysql.ddl import Altered, Created, DatabaseDropped, Dropped, Edit, Name, Renamed, Unparsed
+from agent.sources.mysql.events import DdlEvent
+from agent.sources.mysql.known import KnownTables
+from agent.sources.mysql.shadows import NOTHING, Shadow
+from agent.sources.mysql.table_ids import table_id
+from reactor.ids import Ts
+from reactor.records import DdlRecord, TableChange, TableRecord
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """``wants``: whether a new table is, by schema and name; ``takes``: whether it can be replicated. ``look``: a
+    table's definition as it is now, None when it is gone."""
+
+    wants: Callable[[str, str], bool]
+    takes: Callable[[TableRecord], bool]
+    look: Callable[[Name], TableSchema | None]
+    zero_dates: ZeroDates
+    is_mariadb: bool
+
+
+class Interpreter:
+    """``known`` is kept up to date."""
+
+    def __init__(self, known: KnownTables, server: Server) -> None:
+        self._known = known
+        self._server = server
+        self._shadows: dict[Name, Shadow] = {}
+        #: of the statement at hand: tables as they were before it, and how their columns have moved since
+        self._before: dict[int, KnownTable | None] = {}
+        self._columns: dict[int, Columns] = {}
+        #: tables that a rename has moved out of the way of their copies
+        self._vacated: dict[Name, KnownTable] = {}
+
+    def interpret(self, event: DdlEvent) -> DdlRecord | None:
+        """What the statement changes of our tables; None when nothing.
+
+        :raises SourceError: the server cannot be asked.
+        """
+        self._before, self._columns, self._vacated = {}, {}, {}
+        edits = ddl.parse_ddl(event.statement, event.database, self._schemas(), is_mariadb=self._server.is_mariadb)
+        if isinstance(edits, Unparsed):
+            for name in edits.tables:
+                self._look_again(name, event)
+        else:
+            for edit in edits:
+                self._take(edit, event.ts)
+        for table in self._vacated.values():
+            self._known.put(table)  # its copy did not come: it has only got another name
+        changes = tuple(change for number in self._before if (change := self._change(number)) is not None)
+        return DdlRecord(ts=event.ts, changes=changes, statement=event.statement) if changes else None
+
+    def _schemas(self) -> dict[Name, TableSchema]:
+        known = {name: table.schema for name, table in self._known.by_name.items() if table.schema is not None}
+        return {**{name: shadow.schema for name, shadow in self._shadows.items()}, **known}
+
+    def _take(self, edit: Edit, ts: Ts) -> None:
+        match edit:
+            case Created():
+                self._create(edit, ts)
+            case Dropped(table):
+                self._drop(table)
+            case DatabaseDropped(name):
+                for table in [table for table in self._known.by_name if table[0] == name]:
+                    self._drop(table)
+            case Renamed(table, to):
+                self._rename(table, to)
+            case Altered():
+                self._alter(edit)
+
+    def _create(self, edit: Created, ts: Ts) -> None:
+        name = edit.table
+        if name in self._known.by_name:
+            return
+        schema = self._schemas().get(edit.like) if edit.like else edit.schema
+        base = shadows.base_of(name)
+        if base is not None and base in self._known.by_name:
+            if schema is not None:
+                self._shadows[name] = Shadow(_named(schema, name))
+            return
+        if not self._server.wants(*name):
+            return
+        schema = self._exact(name, schema)
+        if schema is None:
+            _log.warning("a new table is gone again and is left out", table=".".join(name))
+            return
+        number = self._free_id(name, ts)
+        record = TableRecord(
+            table_id=number,
+            schema_name=name[0],
+            name=name[1],
+            key=schema.key,
+            start_ts=Ts(ts - 1),
+            consistent_ts=Ts(ts - 1),
+        )
+        if not self._server.takes(record):
+            _log.warning("a new table has no key and is left out; set force_replicate", table=".".join(name))
+            return
+        self._before.setdefault(number, None)
+        self._known.put(KnownTable(record, self._ours(schema, record)))
+
+    def _drop(self, name: Name) -> None:
+        self._shadows.pop(name, None)
+        table = self._known.by_name.get(name)
+        if table is not None:
+            self._before.setdefault(table.record.table_id, table)
+            self._known.drop(*name)
+
+    def _rename(self, old: Name, new: Name) -> None:
+        table = self._known.by_name.get(old)
+        if table is not None:
+            self._before.setdefault(table.record.table_id, table)
+            self._known.drop(*old)
+            if shadows.base_of(new) == old:
+                self._vacated[old] = _moved(table, new)
+            else:
+                self._known.put(_moved(table, new))
+        elif new in self._vacated and shadows.base_of(old) == new:
+            self._replace(old, new)
+        elif old in self._shadows:
+            self._shadows[new] = self._shadows.pop(old)
+        elif self._server.wants(*new):
+            _log.warning("a table has got a wanted name, and is left out: it may have rows", table=".".join(new))
+
+    def _replace(self, copy: Name, name: Name) -> None:
+        """A copy takes its table's place: one alter of the table."""
+        table = _moved(self._vacated.pop(name), name)
+        shadow = self._shadows.pop(copy, None)
+        schema = self._exact(name, shadow.schema if shadow else None)
+        if schema is None or table.schema is None:
+            self._known.put(table)
+            return
+        columns = shadow.columns if shadow else _by_name(table.schema, schema)
+        self._put(table, schema, shadows.limited(columns, schema))
+
+    def _alter(self, edit: Altered) -> None:
+        columns = Columns(edit.renames, edit.added, edit.fills)
+        if edit.table in self._shadows:
+            shadow = self._shadows[edit.table]
+            self._shadows[edit.table] = Shadow(edit.schema, shadows.composed(shadow.columns, columns))
+            return
+        table = self._known.by_name[edit.table]
+        schema = self._exact(edit.table, edit.schema)
+        assert schema is not None, "the statement has one"
+        if edit.untold:
+            _log.warning(
+                "what older rows hold in a new column is not in the log; if there are any, load the table anew",
+                table=schema.qualified_name,
+                column=edit.untold[0],
+            )
+        self._put(table, schema, columns)
+
+    def _look_again(self, name: Name, event: DdlEvent) -> None:
+        _log.info("a statement that cannot be read: the table is looked at", statement=event.statement[:200])
+        table, schema = self._known.by_name.get(name), self._server.look(name)
+        if table is not None and schema is not None and table.schema is not None:
+            self._put(table, schema, _by_name(table.schema, schema))
+
+    def _put(self, table: KnownTable, schema: TableSchema, columns: Columns) -> None:
+        number = table.record.table_id
+        self._before.setdefault(number, table)
+        self._columns[number] = shadows.composed(self._columns.get(number, NOTHING), columns)
+        record = table.record.with_(key=_key(table.record.key, schema.key))
+        self._known.put(KnownTable(record, self._ours(schema, record)))
+
+    def _change(self, number: int) -> TableChange | None:
+        before = self._before[number]
+        after = next((table for table in self._known.by_name.values() if table.record.table_id == number), None)
+        if before is None or before.schema is None:
+            return comparing.created(after) if after is not None and before is None else None
+        if after is None or after.schema is None:
+            return comparing.dropped(before)
+        return comparing.compare(before, after, self._columns.get(number, NOTHING))
+
+    def _exact(self, name: Name, told: TableSchema | None) -> TableSchema | None:
+        """The server's definition, if it is what the statement leaves; or the statement's."""
+        found = self._server.look(name)
+        if told is None:
+            return found
+        return found if found is not None and _is_like(found, told) else told
+
+    def _ours(self, schema: TableSchema, record: TableRecord) -> TableSchema:
+        named = _named(schema, (record.schema_name, record.name))
+        return replace(named, table_id=record.table_id, dialect=Dialect.MYSQL, zero_dates=self._server.zero_dates)
+
+    def _free_id(self, name: Name, ts: Ts) -> int:
+        used = {table.record.table_id for table in self._known.by_name.values()}
+        number = table_id(*name)
+        return table_id(name[0], f"{name[1]}\0{ts}") if number in used else number
+
+
+def _named(schema: TableSchema, name: Name) -> TableSchema:
+    return replace(schema, schema_name=name[0], name=name[1])
+
+
+def _moved(table: KnownTable, name: Name) -> KnownTable:
+    schema = None if table.schema is None else _named(table.schema, name)
+    return KnownTable(table.record.with_(schema_name=name[0], name=name[1]), schema)
+
+
+def _by_name(before: TableSchema, after: TableSchema) -> Columns:
+    names = {column.name for column in before.columns}
+    return Columns(added=tuple(column.name for column in after.columns if column.name not in names))
+
+
+def _key(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+    return before if set(before) == set(after) else after
+
+
+def _is_like(found: TableSchema, told: TableSchema) -> bool:
+    """The same columns, as far as a sink sees them, and the same key."""
+    shapes = [
+        [(item.name, item.type) for item in arrow_schema(replace(one, dialect=Dialect.MYSQL))] for one in (found, told)
+    ]
+    return shapes[0] == shapes[1] and (set(found.key) == set(told.key) or not told.key)

@@ -1,0 +1,63 @@
+"""Tables that tools for online schema changes make beside a table, to put in its place in the end. Pure.
+
+gh-ost copies ``t`` into ``_t_gho``, alters that, and then renames ``t`` to ``_t_del`` and ``_t_gho`` to ``t``, in one
+statement; pt-online-schema-change does the same with ``_t_new`` and ``_t_old``. To a sink all of it is one alter of
+``t``. What happens to the copy is remembered here; who comes too late for that has the copy's definition from the
+server, and knows columns by their names alone.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agent.schema import TableSchema
+from agent.sources.comparing import Columns
+
+Name = tuple[str, str]
+
+_SHADOW: Final = re.compile(r"^_(.+)_(?:gho|ghc|del|new|old)$")
+
+
+def base_of(table: Name) -> Name | None:
+    """The table that this one is a copy, a log or a remnant of, to judge by its name."""
+    found = _SHADOW.match(table[1])
+    return (table[0], found[1]) if found else None
+
+
+#: the columns are what they were
+NOTHING: Final = Columns()
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A copy as it has become. ``columns``: how they belong to those of the table that it was made like."""
+
+    schema: TableSchema
+    columns: Columns = NOTHING
+
+
+def composed(first: Columns, second: Columns) -> Columns:
+    """One change after the other as one."""
+    renames = {}
+    for new, old in second.renames.items():
+        if old not in first.added:
+            renames[new] = first.renames.get(old, old)
+    moved = set(second.renames.values())
+    renames |= {new: old for new, old in first.renames.items() if new not in moved and new not in second.added}
+    carried = {new: old for new, old in second.renames.items() if old in first.added}
+    kept = [name for name in first.added if name not in moved and name not in second.added]
+    added = (*kept, *carried, *second.added)
+    fills = {name: first.fills[name] for name in kept if name in first.fills}
+    fills |= {new: first.fills[old] for new, old in carried.items() if old in first.fills}
+    return Columns(renames, added, {**fills, **second.fills})
+
+
+def limited(columns: Columns, schema: TableSchema) -> Columns:
+    """Without what is not in ``schema`` any more."""
+    names = {column.name for column in schema.columns}
+    return replace(
+        columns,
+        renames={new: old for new, old in columns.renames.items() if new in names},
+        added=tuple(name for name in columns.added if name in names),
+        fills={name: text for name, text in columns.fills.items() if name in names},
+    )

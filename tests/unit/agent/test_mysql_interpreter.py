@@ -1,0 +1,190 @@
+"""Statements one after the other, and what each comes to for the tables that are replicated."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agent.ddl import KnownTable
+from agent.schema import TableSchema, ZeroDates
+from agent.sources.mysql.events import DdlEvent
+from agent.sources.mysql.interpreter import Interpreter, Server
+from agent.sources.mysql.known import KnownTables
+from agent.sources.mysql.table_ids import table_id
+from reactor.ids import Ts
+from reactor.records import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from tests.unit.agent.test_mysql_ddl import names, table
+
+ALTER, CREATE, DROP, RENAME = (
+    SchemaChangeKind.ALTER,
+    SchemaChangeKind.CREATE,
+    SchemaChangeKind.DROP,
+    SchemaChangeKind.RENAME,
+)
+
+
+def known(*tables: str) -> KnownTables:
+    found = []
+    for name in tables:
+        number = table_id("d", name)
+        record = TableRecord(table_id=number, schema_name="d", name=name, key=("id",))
+        found.append(KnownTable(record, replace(table(name), table_id=number)))
+    return KnownTables(found, zero_dates=ZeroDates.NULL, is_mariadb=True)
+
+
+class Rig:
+    """The tables of database ``d``; ``there``: what the server would show."""
+
+    def __init__(self, *tables: str, takes: bool = True) -> None:
+        self.there: dict[tuple[str, str], TableSchema] = {}
+        self.tables = known(*tables)
+        server = Server(
+            wants=lambda schema, _: schema == "d",
+            takes=lambda record: takes or bool(record.key),
+            look=self.there.get,
+            zero_dates=ZeroDates.NULL,
+            is_mariadb=True,
+        )
+        self._interpreter = Interpreter(self.tables, server)
+        self._ts = 100
+
+    def record(self, statement: str) -> DdlRecord | None:
+        self._ts += 10
+        return self._interpreter.interpret(DdlEvent(Ts(self._ts), "d", statement, 0.0))
+
+    def run(self, *statements: str) -> Sequence[TableChange]:
+        """What the last one changes."""
+        for statement in statements:
+            record = self.record(statement)
+        return record.changes if record else ()
+
+    def names(self) -> list[str]:
+        return sorted(name for _, name in self.tables.by_name)
+
+
+def test_a_column_comes_with_its_default() -> None:
+    rig = Rig("t")
+    [change] = rig.run("ALTER TABLE t ADD n INT NOT NULL DEFAULT 7, CHANGE a c VARCHAR(20)")
+    assert (change.kind, change.added, change.fills, change.renames) == (ALTER, ("n",), {"n": "7"}, {"c": "a"})
+    assert names(TableSchema.from_json(change.after)) == ["id", "c", "b", "n"]
+    schema = rig.tables.schema_of("d", "t")
+    assert schema is not None
+    assert schema.table_id == table_id("d", "t")
+
+
+def test_what_no_sink_sees_is_no_change() -> None:
+    rig = Rig("t")
+    assert rig.record("ALTER TABLE t MODIFY a VARCHAR(60), ADD INDEX i (a)") is None
+    assert rig.record("ALTER TABLE u ADD n INT") is None
+    assert rig.record("ALTER TABLE t MODIFY b BIGINT UNSIGNED FIRST") is None
+
+
+def test_created_dropped_and_created_again() -> None:
+    rig = Rig()
+    [created] = rig.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    assert (created.kind, created.table and created.table.key) == (CREATE, ("id",))
+    assert created.table is not None
+    assert created.table.start_ts == 109
+    assert not rig.run("CREATE TABLE IF NOT EXISTS t (x INT)")
+    [dropped] = rig.run("DROP TABLE t")
+    assert (dropped.kind, dropped.table_id) == (DROP, created.table_id)
+    [again] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert again.table_id == created.table_id
+    first, second = rig.run("CREATE TABLE u LIKE t", "DROP TABLE t, u")
+    assert {first.kind, second.kind} == {DROP}
+
+
+def test_the_servers_definition_counts_where_it_is_what_the_statement_leaves() -> None:
+    rig = Rig()
+    exact = replace(table("t"), columns=table("t").columns[:1])
+    rig.there["d", "t"] = exact
+    [created] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert TableSchema.from_json(created.after).columns == exact.columns
+    rig.there["d", "u"] = table("u")  # it has got more columns since
+    [created] = rig.run("CREATE TABLE u (id INT PRIMARY KEY)")
+    assert names(TableSchema.from_json(created.after)) == ["id"]
+
+
+def test_names_go_round_and_ids_stay() -> None:
+    rig = Rig("t", "u")
+    first, second = rig.run("RENAME TABLE t TO x, u TO t, x TO u")
+    assert {first.kind, second.kind} == {RENAME}
+    found = {change.table_id: change.table.name for change in (first, second) if change.table}
+    assert found == {table_id("d", "t"): "u", table_id("d", "u"): "t"}
+
+
+def test_a_new_table_of_an_old_name_has_another_id() -> None:
+    rig = Rig("t")
+    [renamed] = rig.run("ALTER TABLE t RENAME TO u")
+    [created] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert renamed.table_id == table_id("d", "t") != created.table_id
+    assert created.table is not None
+    assert created.table.table_id == created.table_id
+
+
+def test_a_table_of_ours_goes_on_outside_and_one_with_rows_does_not_come_in() -> None:
+    rig = Rig("t")
+    [change] = rig.run("RENAME TABLE t TO e.t")
+    assert change.table is not None
+    assert change.table.schema_name == "e"
+    assert not rig.run("RENAME TABLE e.other TO d.v")
+    assert ("d", "v") not in rig.tables.by_name
+
+
+def test_gh_ost() -> None:
+    rig = Rig("t")
+    assert not rig.run(
+        "CREATE TABLE `_t_ghc` (id BIGINT PRIMARY KEY, hint VARCHAR(64))",
+        "CREATE TABLE `_t_gho` LIKE t",
+        "ALTER TABLE `_t_gho` ADD COLUMN n INT NOT NULL DEFAULT 3, CHANGE a c VARCHAR(20)",
+        "ALTER TABLE `_t_gho` RENAME COLUMN n TO m, DROP b",
+    )
+    [change] = rig.run("RENAME TABLE `d`.`t` TO `d`.`_t_del`, `d`.`_t_gho` TO `d`.`t`")
+    assert (change.kind, change.table_id) == (ALTER, table_id("d", "t"))
+    assert (change.renames, change.added, change.fills) == ({"c": "a"}, ("m",), {"m": "3"})
+    assert names(TableSchema.from_json(change.after)) == ["id", "c", "m"]
+    assert not rig.run("DROP TABLE IF EXISTS `_t_del`, `_t_ghc`")
+    assert rig.names() == ["t"]
+
+
+def test_pt_osc_for_one_who_comes_late() -> None:
+    """The copy was made before we looked: its definition is the server's, columns are known by name."""
+    rig = Rig("t")
+    rig.there["d", "t"] = replace(table("t"), columns=table("t").columns[:2])
+    [change] = rig.run("RENAME TABLE d.t TO d._t_old, d._t_new TO d.t")
+    assert names(TableSchema.from_json(change.after)) == ["id", "a"]
+    assert not rig.run("DROP TABLE IF EXISTS `_t_old`")
+
+
+def test_a_table_that_only_looks_like_a_remnant() -> None:
+    rig = Rig("t")
+    [change] = rig.run("RENAME TABLE t TO _t_old")
+    assert (change.kind, change.table and change.table.name) == (RENAME, "_t_old")
+
+
+def test_what_cannot_be_read_is_looked_at() -> None:
+    rig = Rig("t")
+    rig.there["d", "t"] = replace(table("t"), columns=table("t").columns[:1])
+    [change] = rig.run("ALTER TABLE t FANCY WORDS")
+    assert names(TableSchema.from_json(change.after)) == ["id"]
+    assert not rig.run("ALTER TABLE t MORE FANCY WORDS")
+    rig.there.clear()
+    assert not rig.run("ALTER TABLE t STILL FANCY")
+
+
+def test_a_database_goes_with_its_tables() -> None:
+    rig = Rig("t", "u")
+    changes = rig.run("DROP DATABASE d")
+    assert [change.kind for change in changes] == [DROP, DROP]
+    assert rig.names() == []
+
+
+def test_a_new_table_without_a_key_is_left_out() -> None:
+    rig = Rig(takes=False)
+    assert not rig.run("CREATE TABLE t (id INT)")
+    assert rig.names() == []
+
+
+def test_another_key() -> None:
+    rig = Rig("t")
+    [change] = rig.run("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (b)")
+    assert change.table is not None
+    assert change.table.key == ("b",)
