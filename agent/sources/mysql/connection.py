@@ -29,6 +29,8 @@ _SESSION: Final = "SET SESSION time_zone = '+00:00', sql_mode = '', autocommit =
 _QUERY_TIMEOUT_S = 60.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _TLS_FAILED = 2026
+_LOST = (2006, 2013)
+_ACCESS_DENIED, _LACKS_RIGHT = 1045, 1227
 _REFUSED_PLUGIN = 2061
 
 
@@ -115,7 +117,10 @@ class _Translation:
             raise _lost(self._target) from error
         if isinstance(error, pymysql.err.Error):
             code, message = _code(error), str(error.args[-1])
-            raise (_lost(self._target) if code in (2006, 2013) else refusal(code, message, self._target)) from error
+            if code in _LOST:
+                raise _lost(self._target) from error
+            # whoever is in already lacks a right and not the password
+            raise refusal(_LACKS_RIGHT if code == _ACCESS_DENIED else code, message, self._target) from error
         if isinstance(error, OSError):
             raise _lost(self._target) from error
 
@@ -194,7 +199,7 @@ def _handshake_failure(error: pymysql.err.Error, target: Target) -> SourceError:
     code = _code(error)
     if code == _TLS_FAILED:
         return SourceConfigError(f"{target} does not speak TLS; give it a certificate or use ssl-mode=disabled")
-    if code in (0, 2003, 2006, 2013):
+    if code in (0, 2003, *_LOST):
         return SourceUnreachableError(f"{target} broke off while connecting; check that MySQL or MariaDB listens there")
     return refusal(code, str(error.args[-1]), target)
 

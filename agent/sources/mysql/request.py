@@ -8,6 +8,7 @@ import struct
 from typing import Final
 from uuid import UUID, uuid5
 
+from agent.errors import SourceAuthError
 from agent.sources.mysql.connection import Connection
 from agent.sources.mysql.gtid import MysqlGtidSet
 from agent.sources.mysql.positions import FIRST_POSITION, SourcePosition
@@ -55,5 +56,11 @@ def _introduce(connection: Connection, *, server_id: int, heartbeat_s: float) ->
         settings += [f"@source_heartbeat_period = {period_ns}", "@source_binlog_checksum = @@global.binlog_checksum"]
         settings += [f"@slave_uuid = {replica}", f"@replica_uuid = {replica}"]
     connection.execute("SET " + ", ".join(settings))
-    # no host name, user, password or port: they are for SHOW REPLICAS only
-    connection.command(_COM_REGISTER_SLAVE, struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0))
+    try:
+        # no host name, user, password or port: they are for SHOW REPLICAS only
+        connection.command(_COM_REGISTER_SLAVE, struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0))
+    except SourceAuthError as error:
+        user = connection.target.user
+        raise SourceAuthError(
+            f"user {user} may not read the binlog of {connection.target}; run: GRANT REPLICATION SLAVE ON *.* TO {user}"
+        ) from error
