@@ -1,0 +1,178 @@
+"""What is missing at a real MariaDB is named one by one, and the statement that is named cures it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError
+from agent.sources.mysql.preflight import check_source
+from agent.sources.source import SourceReport
+from capture.embedded import EmbeddedMariaDB
+from reactor.records import SinkMode
+
+_TABLES = {
+    "orders": "(b int, a int, v text, PRIMARY KEY (b, a))",
+    "by_unique": "(a int, b int NOT NULL, UNIQUE KEY (a), UNIQUE KEY (b))",
+    "no_key": "(v int)",
+    "versioned": "(id int PRIMARY KEY) WITH SYSTEM VERSIONING",
+    "hashed": "(id int PRIMARY KEY, v text NOT NULL, UNIQUE KEY (v) USING HASH)",
+    "old_engine": "(id int PRIMARY KEY) ENGINE = MyISAM",
+    "old_engine_no_key": "(v int) ENGINE = MyISAM",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMariaDB]:
+    """One of our own, whose settings may be changed."""
+    settings = {"binlog_ignore_db": "unlogged"}
+    with EmbeddedMariaDB(tmp_path_factory.mktemp("mariadb"), unsafe_no_fsync=True, settings=settings) as part:
+        part.create_database("shop")
+        for name, definition in _TABLES.items():
+            part.execute(f"CREATE TABLE {name} {definition}", database="shop")
+        part.execute("CREATE VIEW a_view AS SELECT * FROM orders", database="shop")
+        part.execute("CREATE SEQUENCE a_sequence", database="shop")
+        part.create_database("unlogged")
+        part.execute("CREATE TABLE unlogged.t (id int PRIMARY KEY)")
+        yield part
+
+
+def _check(
+    server: EmbeddedMariaDB,
+    *rules: str,
+    uri: str = "",
+    force: bool = False,
+    mode: SinkMode = SinkMode.UPSERT,
+) -> SourceReport:
+    return check_source(uri or server.uri(), rules or ("shop.orders",), force_replicate=force, sink_mode=mode)
+
+
+def _refusal(server: EmbeddedMariaDB, uri: str) -> SourceAuthError | None:
+    try:
+        _check(server, uri=uri)
+    except SourceAuthError as error:
+        return error
+    return None
+
+
+def _cure(error: SourceError) -> str:
+    """The statement that the error says to run."""
+    found = re.search(r"run: ((?:GRANT|SET GLOBAL|ALTER TABLE) .*?)(?: \(|, or|; |$)", str(error))
+    assert found is not None, error
+    return found[1]
+
+
+def test_a_server_that_is_fit(server: EmbeddedMariaDB) -> None:
+    report = _check(server, "shop.*", "!shop.no_key", "!shop.versioned", "!shop.hashed", "!shop.old_engine_no_key")
+    assert {table.name: table.key for table in report.tables} == {
+        "orders": ("b", "a"),
+        "by_unique": ("b",),
+        "old_engine": ("id",),
+    }
+    assert report.identity.system_id.startswith("mariadb-")
+
+
+def test_each_grant_that_is_missing_is_named_and_cures(server: EmbeddedMariaDB) -> None:
+    server.execute("CREATE USER poor@'127.0.0.1' IDENTIFIED BY 'pw'")
+    # Tables on which one has no privilege at all, nobody sees.
+    server.execute("GRANT SELECT (a) ON shop.orders TO poor@'127.0.0.1'")
+    uri = f"mysql://poor:pw@127.0.0.1:{server.port}/"
+    cures: list[str] = []
+    while (error := _refusal(server, uri)) is not None and len(cures) < 5:
+        cures.append(_cure(error))
+        server.execute(cures[-1])
+    report = _check(server, uri=uri)
+    assert [table.name for table in report.tables] == ["orders"]
+    assert cures == [
+        "GRANT REPLICATION CLIENT ON *.* TO 'poor'@'127.0.0.1'",
+        "GRANT REPLICATION SLAVE ON *.* TO 'poor'@'127.0.0.1'",
+        "GRANT SELECT ON `shop`.`orders` TO 'poor'@'127.0.0.1'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "wrong", "message"),
+    [
+        ("binlog_format", "'STATEMENT'", "has binlog_format = STATEMENT"),
+        ("binlog_format", "'MIXED'", "has binlog_format = MIXED"),
+        ("binlog_expire_logs_seconds", "60", "removes its binlog after 60 s"),
+    ],
+)
+def test_each_setting_that_does_not_do_is_named_and_cured(
+    server: EmbeddedMariaDB, setting: str, wrong: str, message: str
+) -> None:
+    server.execute(f"SET GLOBAL {setting} = {wrong}")
+    with pytest.raises(SourceConfigError, match=message) as caught:
+        _check(server)
+    server.execute(_cure(caught.value))
+    _check(server)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "usual"),
+    [("binlog_row_image", "MINIMAL", "FULL"), ("binlog_row_metadata", "NO_LOG", "FULL")],
+)
+def test_what_says_less_is_allowed_and_logged(
+    server: EmbeddedMariaDB, capsys: pytest.CaptureFixture[str], setting: str, value: str, usual: str
+) -> None:
+    server.execute(f"SET GLOBAL {setting} = '{value}'")
+    try:
+        assert _check(server).tables
+    finally:
+        server.execute(f"SET GLOBAL {setting} = '{usual}'")
+    assert f"SET GLOBAL {setting} = 'FULL' mends it" in capsys.readouterr().out
+
+
+def test_a_server_without_binlog(tmp_path: Path) -> None:
+    with (
+        EmbeddedMariaDB(tmp_path, unsafe_no_fsync=True, settings={"skip_log_bin": "1"}) as server,
+        pytest.raises(SourceConfigError, match="writes no binlog; set log_bin"),
+    ):
+        _check(server)
+
+
+def test_a_database_that_is_left_out_of_the_binlog(server: EmbeddedMariaDB) -> None:
+    with pytest.raises(SourceConfigError, match="leaves database unlogged out of its binlog"):
+        _check(server, "unlogged.*")
+
+
+def test_no_table_matches(server: EmbeddedMariaDB) -> None:
+    for rules in (("nowhere.*",), ("shop.a_view", "shop.a_sequence"), ("mysql.*",)):
+        with pytest.raises(SourceConfigError, match=r"no table .* matches the filter rules"):
+            _check(server, *rules)
+
+
+@pytest.mark.parametrize(
+    ("rule", "mode", "message"),
+    [
+        ("shop.no_key", SinkMode.UPSERT, "no primary key or unique NOT NULL key .* force_replicate = true"),
+        ("shop.versioned", SinkMode.UPSERT, "is system-versioned"),
+        ("shop.hashed", SinkMode.UPSERT, "unique key USING HASH"),
+        ("shop.old_engine", SinkMode.CHANGELOG, "engine MyISAM, of which nobody can see one moment"),
+    ],
+)
+def test_tables_that_cannot_be_replicated_as_they_are(
+    server: EmbeddedMariaDB, rule: str, mode: SinkMode, message: str
+) -> None:
+    with pytest.raises(TableIneligibleError, match=message):
+        _check(server, rule, mode=mode)
+
+
+def test_tables_without_key_may_be_appended(server: EmbeddedMariaDB) -> None:
+    for options in ({"force": True}, {"mode": SinkMode.CHANGELOG}):
+        [table] = _check(server, "shop.no_key", **options).tables
+        assert table.key == ()
+    with pytest.raises(TableIneligibleError, match="engine MyISAM") as caught:
+        _check(server, "shop.old_engine_no_key", force=True)
+    server.execute(_cure(caught.value))
+    assert _check(server, "shop.old_engine_no_key", force=True).tables
+
+
+def test_a_replica_that_logs_nothing_of_what_it_replicates(server: EmbeddedMariaDB) -> None:
+    server.execute(f"CHANGE MASTER TO master_host = '127.0.0.1', master_port = {server.port}, master_user = 'x'")
+    try:
+        with pytest.raises(SourceConfigError, match="set log_slave_updates = ON"):
+            _check(server)
+    finally:
+        server.execute("RESET SLAVE ALL")
