@@ -229,17 +229,14 @@ def cut_before_the_sink_has(stack: ExitStack) -> None:
 
 
 def cut_ahead_of_the_spans(stack: ExitStack) -> None:
-    """A table is cut where its log is, before its spans have come there."""
-    original = Recuts._bring_together
+    """A table is cut where its log is, wherever its spans have stopped."""
+    original = Recuts._await_stop
 
-    def bring_together(self: Recuts, cut: TableCut, checkpoint_ts: Ts, sets: Any, now: float, *, is_held: bool) -> Any:
-        effects = original(self, cut, checkpoint_ts, sets, now, is_held=is_held)
-        known = (at.checkpoint.resolved_ts for span, at in sets.items() if span.table_id == cut.table_id)
-        self.holds[cut.table_id] = max([self.holds[cut.table_id], *known])
-        self._stopping.add(cut.table_id)
-        return effects
+    def await_stop(self: Recuts, facts: Any, cut: TableCut, sets: Any) -> Any:
+        self.holds[cut.table_id] = max(self.holds[cut.table_id], facts.head.resolved_ts)
+        return original(self, facts, cut, sets)
 
-    _replace(stack, Recuts, "_bring_together", bring_together)
+    _replace(stack, Recuts, "_await_stop", await_stop)
 
 
 def compare_what_was_not_held(stack: ExitStack) -> None:
