@@ -29,7 +29,9 @@ BANNED = {
 #: Blocking code that runs in a worker thread or on an executor and has nothing to wait on but time.
 MAY_SLEEP = {
     "capture/embedded/etcd.py",
+    "capture/embedded/mariadb.py",
     "capture/embedded/postgres.py",
+    "agent/sources/mysql/stream.py",
     "agent/sources/postgres/stream.py",
 }
 #: Decisions: no loop, no task. What they want is done by somebody else.

@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 
 from agent.sources.kernel import Ints
-from agent.sources.mysql import split
+from agent.sources.mysql import txn
 from agent.sources.mysql.events import TaggedGtid
 from agent.sources.mysql.gtid import GtidSet, MariaGtidSet, MysqlGtidSet, parse_gtid_set
 from agent.sources.mysql.positions import BinlogPosition, Epoch, SourcePosition, split_file_name, unpack
@@ -27,15 +27,15 @@ class Progress:
         self._state = state
         self._read: GtidSet = parse_gtid_set(begun.gtid, is_mariadb=is_mariadb)
         self._open: tuple[TaggedGtid, int] | None = None
-        #: the kernels' table: see ``split.GTID_CELLS``
-        self.gtids: Ints = np.zeros((_LINES, split.GTID_CELLS), np.int64)
+        #: the kernels' table: see ``txn.GTID_CELLS``
+        self.gtids: Ints = np.zeros((_LINES, txn.GTID_CELLS), np.int64)
         self._set_file(begun.file_number)
 
     def position(self) -> SourcePosition:
         """Right behind the last transaction that has been read."""
         self.drain()
         self._settle_tagged()
-        _, number, position = unpack(int(self._state[split.RESOLVED]) + 1)  # type: ignore[arg-type]
+        _, number, position = unpack(int(self._state[txn.RESOLVED]) + 1)  # type: ignore[arg-type]
         return replace(self._position, file_number=number, position=position, gtid=str(self._read))
 
     def rotate(self, to: BinlogPosition) -> None:
@@ -48,19 +48,19 @@ class Progress:
             self._position = replace(self._position, epochs=(*self._position.epochs, later))
         self._position = replace(self._position, file_number=number, digits=len(to.file) - len(base) - 1)
         self._set_file(number)
-        self._state[split.POSITION] = to.position
-        if self._state[split.IN_TXN] == split.CLOSED:
-            split.resolve(to.position, int(self._state[split.COMMIT_TIME]), self._state)
+        self._state[txn.POSITION] = to.position
+        if self._state[txn.IN_TXN] == txn.CLOSED:
+            txn.resolve(to.position, int(self._state[txn.COMMIT_TIME]), self._state)
 
     def open_tagged(self, gtid: TaggedGtid) -> None:
         """The transaction that has just begun has this one."""
         self._settle_tagged()
-        self._open = gtid, int(self._state[split.TXNS])
+        self._open = gtid, int(self._state[txn.TXNS])
 
     def drain(self) -> None:
         """Empty the kernels' table."""
-        lines = self.gtids[: int(self._state[split.GTIDS])].tolist()
-        self._state[split.GTIDS] = 0
+        lines = self.gtids[: int(self._state[txn.GTIDS])].tolist()
+        self._state[txn.GTIDS] = 0
         for a, b, first, last in lines:
             if isinstance(self._read, MariaGtidSet):
                 self._read = self._read.add(a, b, first)
@@ -70,11 +70,11 @@ class Progress:
     def _settle_tagged(self) -> None:
         if self._open is None:
             return
-        gtid, txn = self._open
-        if self._state[split.TXNS] != txn or self._state[split.IN_TXN] == split.CLOSED:
+        gtid, opened = self._open
+        if self._state[txn.TXNS] != opened or self._state[txn.IN_TXN] == txn.CLOSED:
             assert isinstance(self._read, MysqlGtidSet)
             self._read = self._read.add(gtid.source, gtid.number, gtid.number)
             self._open = None
 
     def _set_file(self, number: int) -> None:
-        self._state[split.FILE] = self._position.epoch.number << 24 | number
+        self._state[txn.FILE] = self._position.epoch.number << 24 | number

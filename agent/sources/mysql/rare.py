@@ -17,7 +17,7 @@ from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, Sou
 from agent.schema import TableSchema
 from agent.sources.arena import Arena
 from agent.sources.kernel import Ints
-from agent.sources.mysql import events, split, statements, wire
+from agent.sources.mysql import events, split, statements, txn, wire
 from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.events import DdlEvent, Query
 from agent.sources.mysql.progress import Progress
@@ -69,7 +69,7 @@ class RareEvents:
         :raises SourceError: it means that reading cannot go on.
         """
         state = self._state
-        at, end, kind = (int(state[cell]) for cell in (split.RARE_POS, split.RARE_END, split.RARE_TYPE))
+        at, end, kind = (int(state[cell]) for cell in (txn.RARE_POS, txn.RARE_END, txn.RARE_TYPE))
         if kind > 255:
             raise self._refusal(kind, arena.data[at:end].tobytes())
         body = self._body(arena, at, end, kind)
@@ -77,7 +77,7 @@ class RareEvents:
             case wire.TRANSACTION_PAYLOAD:
                 return False
             case wire.TABLE_MAP:
-                self._declarations.declare(body, txn=int(state[split.TXNS]))
+                self._declarations.declare(body, txn=int(state[txn.TXNS]))
             case wire.QUERY | wire.QUERY_COMPRESSED:
                 query = events.parse_query(body, is_compressed=kind == wire.QUERY_COMPRESSED)
                 self._handle_query(query, arena, at)
@@ -92,8 +92,8 @@ class RareEvents:
             case wire.TAGGED_GTID:
                 self._handle_tagged_gtid(events.parse_tagged_gtid(body), arena, at)
             case wire.HEARTBEAT_V2:
-                if state[split.IN_TXN] == split.CLOSED and (position := events.parse_heartbeat_v2(body)):
-                    split.resolve(position, int(state[split.NOW]), state)
+                if state[txn.IN_TXN] == txn.CLOSED and (position := events.parse_heartbeat_v2(body)):
+                    txn.resolve(position, int(state[txn.NOW]), state)
             case _:
                 self._handle_unknown(kind, body, wire.read_u16(arena.data, at + wire.FLAGS_AT))
         return True
@@ -101,21 +101,21 @@ class RareEvents:
     def on_cut(self, rows: int, *, is_complete: bool) -> None:
         """``rows`` lines have left the arena; without ``is_complete`` some are of the open transaction."""
         if not is_complete:
-            self._cut_txn = int(self._state[split.TXNS])
+            self._cut_txn = int(self._state[txn.TXNS])
         self._savepoints = {name: row - rows for name, row in self._savepoints.items()}
 
     def finish(self) -> None:
         """The open transaction is over."""
-        if split.finish(self._state, self._progress.gtids) == split.GTIDS_FULL:
+        if txn.finish(self._state, self._progress.gtids) == txn.GTIDS_FULL:
             self._progress.drain()
-            split.finish(self._state, self._progress.gtids)
+            txn.finish(self._state, self._progress.gtids)
 
     def _whole(self, end: int) -> int:
-        return end + int(self._state[split.CHECKSUM])
+        return end + int(self._state[txn.CHECKSUM])
 
     def _body(self, arena: Arena, at: int, end: int, kind: int) -> bytes:
         """Behind the header, and verified; rotations and format descriptions look after themselves."""
-        is_checked = self._state[split.CHECKSUM] and not self._state[split.BARE]
+        is_checked = self._state[txn.CHECKSUM] and not self._state[txn.BARE]
         if is_checked and kind not in (wire.ROTATE, wire.FORMAT_DESCRIPTION):
             event = arena.data[at : self._whole(end)].tobytes()
             if not events.is_sound(event):
@@ -125,7 +125,7 @@ class RareEvents:
 
     def _handle_query(self, query: Query, arena: Arena, at: int) -> None:
         state = self._state
-        if state[split.IN_TXN] == split.CLOSED:  # a server that writes no GTIDs
+        if state[txn.IN_TXN] == txn.CLOSED:  # a server that writes no GTIDs
             self._begin(arena, at, wire.read_u32(arena.data, at) * 1_000_000)
         statement = statements.plain(query.statement)
         match statements.kind(statement):
@@ -134,12 +134,12 @@ class RareEvents:
             case Kind.ROLLBACK_TO:
                 self._roll_back_to(statements.savepoint(statement))
             case Kind.ROLLBACK:
-                self._drop_rows(int(state[split.DONE_ROWS]))
+                self._drop_rows(int(state[txn.DONE_ROWS]))
                 self.finish()
             case Kind.COMMIT:
                 self.finish()
             case Kind.XA_BEGIN:
-                state[split.IN_TXN] = split.BEGUN
+                state[txn.IN_TXN] = txn.BEGUN
             case Kind.XA_COMMIT:
                 self._prepared.pop(statements.xa_name(statement), None)
                 self.finish()
@@ -147,14 +147,14 @@ class RareEvents:
                 self._handle_xa_rollback(statements.xa_name(statement))
             case Kind.WRITE:
                 self._refuse_write(query)
-            case Kind.TRUNCATE | Kind.DDL as kind if not state[split.SKIPPING]:
+            case Kind.TRUNCATE | Kind.DDL as kind if not state[txn.SKIPPING]:
                 if kind is Kind.DDL or not self._record_truncate(statement, query.database, arena, at):
                     self._record_ddl(query)
-        if state[split.IN_TXN] == split.GROUP:
+        if state[txn.IN_TXN] == txn.GROUP:
             self.finish()
 
     def _begin(self, arena: Arena, at: int, time_us: int) -> None:
-        if split.begin(wire.read_u32(arena.data, at + wire.LENGTH_AT), time_us, self._state) != split.DONE:
+        if txn.begin(wire.read_u32(arena.data, at + wire.LENGTH_AT), time_us, self._state) != txn.DONE:
             raise self.out_of_order()
 
     def _handle_tagged_gtid(self, gtid: events.TaggedGtid, arena: Arena, at: int) -> None:
@@ -162,7 +162,7 @@ class RareEvents:
         self._progress.open_tagged(gtid)
 
     def _record_ddl(self, query: Query) -> None:
-        ts, time_us = self._state[split.COMMIT_TS], self._state[split.COMMIT_TIME]
+        ts, time_us = self._state[txn.COMMIT_TS], self._state[txn.COMMIT_TIME]
         event = DdlEvent(Ts(int(ts)), query.database, query.statement, int(time_us) / 1e6)
         if record := self._interpret(event):
             self.ddl.append(record)
@@ -174,33 +174,34 @@ class RareEvents:
         name = statements.truncated_table(statement, database)
         if name is None or not self._declarations.is_wanted(*name):
             return name is not None
-        slot = self._declarations.newest_slot(table_id(*name))
+        # a table that was renamed goes on under the id of its first name, which only they know who know the table
+        schema = self._known(*name)
+        slot = self._declarations.newest_slot(schema.table_id if schema else table_id(*name))
         if slot == ABSENT:
-            schema = self._known(*name)
             if schema is None:
                 return False
             slot = self._declarations.add(schema)
         state = self._state
-        row = int(state[split.ROWS])
+        row = int(state[txn.ROWS])
         arena.reserve_rows(row + 1)
         arena.data[at] = wire.TRUNCATED
         arena.rows[row] = (
             at,
             1,
             slot,
-            state[split.COMMIT_TS],
-            state[split.SEQ] << split.SEQ_SHIFT,
-            state[split.COMMIT_TIME],
+            state[txn.COMMIT_TS],
+            state[txn.SEQ] << split.SEQ_SHIFT,
+            state[txn.COMMIT_TIME],
         )
-        state[split.SEQ] += 1
-        state[split.ROWS] += 1
+        state[txn.SEQ] += 1
+        state[txn.ROWS] += 1
         return True
 
     def _refuse_write(self, query: Query) -> None:
         """A change of rows as a statement: nothing to us where it is plain that no wanted table changes."""
         table = statements.written_table(statements.plain(query.statement), query.database)
         is_ours = query.database not in _SYSTEM if table is None else self._declarations.is_wanted(*table)
-        if is_ours and not self._state[split.SKIPPING]:
+        if is_ours and not self._state[txn.SKIPPING]:
             name = ".".join(table) if table else f"a table of {query.database}"
             raise SourceConfigError(
                 f"{self._target} logged a change of {name} as a statement ({self._place()}), which tells no rows; "
@@ -208,34 +209,34 @@ class RareEvents:
             )
 
     def _set_savepoint(self, name: str) -> None:
-        txn = int(self._state[split.TXNS])
-        if txn != self._savepoints_txn:
-            self._savepoints, self._savepoints_txn = {}, txn
-        self._savepoints[name] = int(self._state[split.ROWS])
+        opened = int(self._state[txn.TXNS])
+        if opened != self._savepoints_txn:
+            self._savepoints, self._savepoints_txn = {}, opened
+        self._savepoints[name] = int(self._state[txn.ROWS])
 
     def _roll_back_to(self, name: str) -> None:
-        is_known = self._savepoints_txn == self._state[split.TXNS] and name in self._savepoints
+        is_known = self._savepoints_txn == self._state[txn.TXNS] and name in self._savepoints
         # without a savepoint in the binlog the transaction had changed nothing before it
-        self._drop_rows(self._savepoints[name] if is_known else int(self._state[split.DONE_ROWS]))
+        self._drop_rows(self._savepoints[name] if is_known else int(self._state[txn.DONE_ROWS]))
 
     def _drop_rows(self, until: int) -> None:
         """Forget the open transaction's rows from line ``until`` on."""
-        is_cut = self._cut_txn == self._state[split.TXNS]
-        if until < 0 or (is_cut and until == self._state[split.DONE_ROWS]):
+        is_cut = self._cut_txn == self._state[txn.TXNS]
+        if until < 0 or (is_cut and until == self._state[txn.DONE_ROWS]):
             raise SourceError(
                 f"{self._target} rolled back a transaction that is in the log by half ({self._place()}); {NEW_SNAPSHOT}"
             )
-        self._state[split.ROWS] = until
+        self._state[txn.ROWS] = until
 
     def _handle_prepare(self, commits: bool, name: str) -> None:
         state = self._state
         if not commits:
-            is_cut = self._cut_txn == state[split.TXNS]
-            self._prepared[name] = is_cut or bool(state[split.ROWS] > state[split.DONE_ROWS])
+            is_cut = self._cut_txn == state[txn.TXNS]
+            self._prepared[name] = is_cut or bool(state[txn.ROWS] > state[txn.DONE_ROWS])
         self.finish()
 
     def _handle_xa_rollback(self, name: str) -> None:
-        if self._prepared.pop(name, True) and not self._state[split.SKIPPING]:
+        if self._prepared.pop(name, True) and not self._state[txn.SKIPPING]:
             raise SourceError(
                 f"{self._target} rolled back a prepared XA transaction whose rows had been read ({self._place()}); "
                 f"{NEW_SNAPSHOT}"
@@ -252,10 +253,10 @@ class RareEvents:
                 f"the binlog of {self._target} ({form.server_version}) has row events of an unknown form; "
                 "Weir reads MySQL from 5.6 and MariaDB from 10.2 on"
             )
-        if self._state[split.IN_TXN] != split.CLOSED:  # the server fell before it was committed
-            self._drop_rows(int(self._state[split.DONE_ROWS]))
-            self._state[split.IN_TXN] = split.CLOSED
-        self._state[split.CHECKSUM] = form.checksum_bytes
+        if self._state[txn.IN_TXN] != txn.CLOSED:  # the server fell before it was committed
+            self._drop_rows(int(self._state[txn.DONE_ROWS]))
+            self._state[txn.IN_TXN] = txn.CLOSED
+        self._state[txn.CHECKSUM] = form.checksum_bytes
         self._declarations.forget()
 
     def _handle_unknown(self, kind: int, body: bytes, flags: int) -> None:

@@ -18,7 +18,7 @@ from agent.errors import SourceUnreachableError
 from agent.schema import TableSchema
 from agent.sources.arena import Arena, Cut
 from agent.sources.kernel import Ints
-from agent.sources.mysql import crc, split
+from agent.sources.mysql import crc, split, txn
 from agent.sources.mysql.connection import Connection
 from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.events import DdlEvent
@@ -71,7 +71,7 @@ class BinlogStream:
         self._socket = connection.socket
         self._arena = arena
         self._begun = position
-        self._state: Ints = split.new_state(resolved=position.resolved)
+        self._state: Ints = txn.new_state(resolved=position.resolved)
         self._tables = crc.make_tables()
         self._declarations = Declarations(is_wanted, describe)
         self._progress = Progress(position, self._state, is_mariadb=connection.is_mariadb)
@@ -102,12 +102,12 @@ class BinlogStream:
 
     @property
     def resolved_ts(self) -> Ts:
-        return Ts(int(self._state[split.RESOLVED]))
+        return Ts(int(self._state[txn.RESOLVED]))
 
     @property
     def complete_rows(self) -> int:
         """Row events at hand that belong to finished transactions."""
-        return int(self._state[split.DONE_ROWS])
+        return int(self._state[txn.DONE_ROWS])
 
     @property
     def wants_reply(self) -> bool:
@@ -117,12 +117,12 @@ class BinlogStream:
     @property
     def is_full(self) -> bool:
         """Nothing more can be read before a cut."""
-        return self._has_ddl or self._arena.free_bytes == 0 or int(self._state[split.ROWS]) == len(self._arena.rows)
+        return self._has_ddl or self._arena.free_bytes == 0 or int(self._state[txn.ROWS]) == len(self._arena.rows)
 
     @property
     def transactions(self) -> int:
         """How many have begun so far."""
-        return int(self._state[split.TXNS])
+        return int(self._state[txn.TXNS])
 
     def position(self) -> SourcePosition:
         """Where to go on behind what has been resolved."""
@@ -154,15 +154,15 @@ class BinlogStream:
         have no rows.
         """
         state, arena = self._state, self._arena
-        is_complete = bool(state[split.DONE_ROWS] > 0) or self._has_ddl
-        rows = int(state[split.DONE_ROWS if is_complete else split.ROWS])
+        is_complete = bool(state[txn.DONE_ROWS] > 0) or self._has_ddl
+        rows = int(state[txn.DONE_ROWS if is_complete else txn.ROWS])
         assert rows > 0 or is_complete, "there is nothing to cut"
-        end = int(state[split.DONE_POS if is_complete else split.POS])
+        end = int(state[txn.DONE_POS if is_complete else txn.POS])
         cut = self._describe_cut(rows, is_complete=is_complete)
         self.rows_read += rows
-        successor.take_rest(arena, from_byte=end, from_row=rows, rows=int(state[split.ROWS]))
+        successor.take_rest(arena, from_byte=end, from_row=rows, rows=int(state[txn.ROWS]))
         self._arena = successor
-        state[split.ROWS] -= rows
+        state[txn.ROWS] -= rows
         self._rare.on_cut(rows, is_complete=is_complete)
         if is_complete:
             self._rare.ddl = []
@@ -184,11 +184,11 @@ class BinlogStream:
     @property
     def _has_ddl(self) -> bool:
         """A definition waits for its cut, and nothing is open."""
-        return bool(self._rare.ddl) and self._state[split.IN_TXN] == split.CLOSED
+        return bool(self._rare.ddl) and self._state[txn.IN_TXN] == txn.CLOSED
 
     @property
     def _resolved_time(self) -> float:
-        return int(self._state[split.RESOLVED_TIME]) / 1e6
+        return int(self._state[txn.RESOLVED_TIME]) / 1e6
 
     def _describe_cut(self, rows: int, *, is_complete: bool) -> Cut:
         arena = self._arena
@@ -251,7 +251,7 @@ class BinlogStream:
         return count
 
     def _split(self) -> None:
-        self._state[split.NOW] = int((time.time() + self._clock_ahead_s) * 1e6)
+        self._state[txn.NOW] = int((time.time() + self._clock_ahead_s) * 1e6)
         while not self._has_ddl:
             declared, arena = self._declarations, self._arena
             outcome = split.split(
@@ -264,49 +264,47 @@ class BinlogStream:
                 self._progress.gtids,
                 arena.rows,
             )
-            if outcome == split.RARE:
+            if outcome == txn.RARE:
                 self._handle_rare()
-            elif outcome == split.GTIDS_FULL:
+            elif outcome == txn.GTIDS_FULL:
                 self._progress.drain()
-            elif outcome in (split.NEED_MORE, split.ROWS_FULL) or (
-                outcome == split.LONG_PACKET and not self._join_packets()
-            ):
+            elif outcome in (txn.NEED_MORE, txn.ROWS_FULL) or (outcome == txn.LONG_PACKET and not self._join_packets()):
                 return
-            elif outcome != split.LONG_PACKET:
+            elif outcome != txn.LONG_PACKET:
                 raise self._fault(outcome)
 
     def _handle_rare(self) -> None:
         if not self._rare.handle(self._arena):
             self._open_payload()
-        if self._state[split.IN_TXN] == split.CLOSED:
-            self._state[split.DONE_POS] = self._state[split.POS]
-            self._state[split.DONE_ROWS] = self._state[split.ROWS]
+        if self._state[txn.IN_TXN] == txn.CLOSED:
+            self._state[txn.DONE_POS] = self._state[txn.POS]
+            self._state[txn.DONE_ROWS] = self._state[txn.ROWS]
 
     def _fault(self, outcome: int) -> SourceUnreachableError:
-        if outcome == split.BAD_CHECKSUM:
+        if outcome == txn.BAD_CHECKSUM:
             return self._rare.damaged()
-        return self._rare.out_of_order() if outcome == split.OUT_OF_ORDER else self._rare.malformed()
+        return self._rare.out_of_order() if outcome == txn.OUT_OF_ORDER else self._rare.malformed()
 
     def _open_payload(self) -> None:
         """Take the compressed transaction out of the arena, with what lies behind it, and read on inside it."""
         arena, state = self._arena, self._state
-        at, end, behind = (int(state[cell]) for cell in (split.RARE_POS, split.RARE_END, split.POS))
+        at, end, behind = (int(state[cell]) for cell in (txn.RARE_POS, txn.RARE_END, txn.POS))
         rest = arena.data[behind : arena.filled].tobytes() + self._waiting
         self._payload, self._waiting = Payload(arena.data[at + HEADER_BYTES : end].tobytes(), rest), b""
         arena.filled = at - _FRAME
-        state[split.POS] = arena.filled
-        state[split.BARE] = 1
+        state[txn.POS] = arena.filled
+        state[txn.BARE] = 1
 
     def _close_payload(self, payload: Payload) -> None:
-        if self._state[split.POS] != self._arena.filled:
+        if self._state[txn.POS] != self._arena.filled:
             raise self._rare.malformed()
-        self._state[split.BARE] = 0
+        self._state[txn.BARE] = 0
         self._payload, self._waiting = None, payload.rest
 
     def _join_packets(self) -> bool:
         """An event of 16 MiB and more comes in several packets: move their contents together, where all are here."""
         arena = self._arena
-        data, at = arena.data, int(self._state[split.POS])
+        data, at = arena.data, int(self._state[txn.POS])
         pieces: list[tuple[int, int]] = []
         while not pieces or pieces[-1][1] - pieces[-1][0] == _LONGEST:
             if at + _PACKET_HEAD > arena.filled:
@@ -319,15 +317,15 @@ class BinlogStream:
         for start, end in reversed(pieces):
             data[at - (end - start) : at] = data[start:end].copy()
             at -= end - start
-        self._state[split.LONG] = pieces[-1][1] - at
-        self._state[split.POS] = at - _PACKET_HEAD
+        self._state[txn.LONG] = pieces[-1][1] - at
+        self._state[txn.POS] = at - _PACKET_HEAD
         return True
 
     def _make_room(self) -> None:
         """A full arena without a single row to give away: forget what was skipped, or grow for a giant event."""
-        if self._state[split.ROWS] > 0 or self._has_ddl or not self.is_full:
+        if self._state[txn.ROWS] > 0 or self._has_ddl or not self.is_full:
             return
-        at = int(self._state[split.POS])
+        at = int(self._state[txn.POS])
         if at > 0:
             self._arena.discard(at)
             self._rebase(at)
@@ -335,5 +333,5 @@ class BinlogStream:
             self._arena.grow(2 * len(self._arena.data))
 
     def _rebase(self, cut_at: int) -> None:
-        self._state[split.POS] -= cut_at
-        self._state[split.DONE_POS] = self._state[split.DONE_ROWS] = 0
+        self._state[txn.POS] -= cut_at
+        self._state[txn.DONE_POS] = self._state[txn.DONE_ROWS] = 0

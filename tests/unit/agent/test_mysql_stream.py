@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -522,3 +523,12 @@ def test_ts_and_uuid_are_what_the_server_wrote() -> None:
         read_all(stream)
         assert stream.position().gtid == f"ffffffff-ffff-ffff-{str(source)[19:]}:3"
         assert stream.resolved_ts == Ts(pack(0, 1, binlog.position) - 1)
+
+
+def test_a_renamed_table_is_emptied_under_the_id_it_keeps() -> None:
+    kept = replace(describe(table_map(5)), table_id=99)
+    binlog = Binlog().begin().transaction(1).gtid(2).add(wire.QUERY, query("TRUNCATE TABLE t"))
+    with streaming(binlog, describe=lambda body: kept, known=lambda schema, name: kept) as stream:
+        (cut,) = read_all(stream)
+        assert [batch.schema.table_id for batch in cut.batches()] == [99]
+        assert [event[0] for _, _, event in lines([cut])] == [wire.WRITE_V2, wire.TRUNCATED]
