@@ -38,6 +38,7 @@ _HEADER_BYTES = 4
 _PACKET_MAX = 0xFFFFFF
 _EOF_MAX = 9
 _I32_MAX = 2**31 - 1
+_I64_MAX = 2**63 - 1
 _DAY_US = 86_400_000_000
 _MINUS, _POINT, _COLON, _SPACE = ord("-"), ord("."), ord(":"), ord(" ")
 #: the largest sum of digits that one more cannot overflow
@@ -194,7 +195,7 @@ def parse_integers(data: Any, starts: Any, lengths: Any, low: int, high: int, va
                 return row
             total = total * np.uint64(10) + np.uint64(digit)
             at += 1
-        if total > np.uint64(2**63 - 1 if not is_negative else 2**63):
+        if total > np.uint64(_I64_MAX) + np.uint64(1 if is_negative else 0):
             return row
         value = np.int64(~total + np.uint64(1)) if is_negative else np.int64(total)
         if value < low or value > high:
