@@ -26,6 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+#: of a statement in a table
+_WORDS_MAX = 200
 log_app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
 app.add_typer(changefeed_app, name="changefeed")
 app.add_typer(capture_app, name="capture")
@@ -190,13 +192,28 @@ def diff(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False)
 
 @log_app.command("inspect")
 def inspect(
-    file: Annotated[str, typer.Argument(help="A segment of the change log: path or URI.")],
-    limit: Annotated[int, typer.Option(min=0, help="Decoded changes to show of each batch.")] = 5,
+    file: Annotated[str, typer.Argument(help="A segment of the change log (path or URI), or a binlog file.")],
+    limit: Annotated[int, typer.Option(min=0, help="Decoded changes to show of each batch or event.")] = 5,
+    skip: Annotated[int, typer.Option(min=0, help="Events of a binlog to pass over.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="Events of a binlog to show.")] = 100,
     json: Json = False,
 ) -> None:
-    """Decode a segment of the change log."""
-    from capture.inspection import inspect_segment
+    """Decode a segment of the change log, or a binlog file of MySQL or MariaDB."""
+    from capture.inspection import inspect_binlog, inspect_segment, is_binlog
 
+    if is_binlog(file):
+        events = inspect_binlog(file, limit=limit, skip=skip, count=count)
+        if json:
+            return console.print_json({"file": file, "events": events})
+        lines = [
+            line
+            for one in events
+            for line in (
+                (one.position, one.event, one.table, " ".join(one.what.split())[:_WORDS_MAX]),
+                *((one.position, row.operation, row.before, row.after) for row in one.rows),
+            )
+        ]
+        return console.print_table(("position", "event", "table, before", "what, after"), lines)
     batches = inspect_segment(file, limit=limit)
     if json:
         return console.print_json({"file": file, "batches": batches})

@@ -1,6 +1,11 @@
-"""What a segment of the change log holds, for people: its batches, and the first changes of each, decoded."""
+"""What a file of a log holds, for people, row changes decoded: a segment of the change log, or a binlog file.
+
+A segment is told batch by batch, a binlog event by event.
+"""
 
 from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +14,8 @@ from agent.log.segment import read_batches
 from agent.ports import DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.schema import TableSchema
 from agent.sources.dialects import decode
+from agent.sources.mysql.binlog_file import MAGIC
+from agent.sources.mysql.reading import ToldEvent, read_events
 from capture.cluster import View
 
 _NAMES: Mapping[int, str] = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
@@ -36,6 +43,47 @@ class BatchView(View):
     last_ts: int
     commit_time: float
     rows: tuple[ChangeView, ...]
+
+
+class EventView(View):
+    """One event of a binlog file; ``time`` in Unix seconds."""
+
+    position: int
+    time: int
+    event: str
+    what: str
+    table: str
+    rows: tuple[ChangeView, ...]
+
+
+def is_binlog(path: str) -> bool:
+    """By its first bytes; what is not a local file is none."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def inspect_binlog(path: str, *, limit: int, skip: int = 0, count: int = 100) -> list[EventView]:
+    """``count`` events behind the first ``skip``, at most ``limit`` rows of each.
+
+    :raises SourceConfigError: it is no binlog file.
+    :raises DecodeError: an event is not what its table map says.
+    """
+    return [_event_view(told, limit) for told in islice(read_events(Path(path)), skip, skip + count)]
+
+
+def _event_view(told: ToldEvent, limit: int) -> EventView:
+    changes = told.changes
+    return EventView(
+        position=told.event.at,
+        time=told.event.time,
+        event=told.name,
+        what=told.what,
+        table=told.table,
+        rows=tuple(_change_view(changes, index) for index in range(min(limit, len(changes)))) if changes else (),
+    )
 
 
 def inspect_segment(path: str, *, limit: int) -> list[BatchView]:

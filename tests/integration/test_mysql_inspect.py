@@ -1,0 +1,58 @@
+"""What ``weir log inspect`` shows of a real MariaDB's binlog file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from capture.cli import main
+from capture.embedded import EmbeddedMariaDB
+from capture.inspection import inspect_binlog, is_binlog
+
+
+@pytest.fixture(scope="module")
+def path(mariadb: EmbeddedMariaDB) -> str:
+    mariadb.execute("FLUSH LOGS")
+    [[file, *_]] = mariadb.execute("SHOW MASTER STATUS")
+    mariadb.create_database("inspected")
+    mariadb.execute("CREATE TABLE person (id int PRIMARY KEY, name varchar(20))", database="inspected")
+    mariadb.execute("INSERT INTO person VALUES (1, 'Ada'), (2, NULL)", database="inspected")
+    mariadb.execute("UPDATE person SET name = 'Grace' WHERE id = 2", database="inspected")
+    return str(mariadb.data_directory / str(file))
+
+
+def test_events_are_told_and_rows_decoded(path: str) -> None:
+    found = inspect_binlog(path, limit=5)
+    assert (found[0].event, found[0].position) == ("format description", 4)
+    assert "MariaDB" in found[0].what
+    assert any(one.event == "query" and "CREATE TABLE person" in one.what for one in found)
+    inserted, updated = (one for one in found if one.rows)
+    assert (inserted.table, [row.after for row in inserted.rows]) == (
+        "inspected.person",
+        [{"id": "1", "name": "Ada"}, {"id": "2", "name": None}],
+    )
+    assert updated.rows[0].operation == "update"
+    assert updated.rows[0].before == {"id": "2", "name": None}
+
+
+def test_a_part_of_it(path: str) -> None:
+    whole = inspect_binlog(path, limit=1)
+    assert inspect_binlog(path, limit=1, skip=3, count=2) == whole[3:5]
+    assert all(len(one.rows) <= 1 for one in whole)
+
+
+def test_the_command_prints_it(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["log", "inspect", path, "--json"]) == 0
+    assert [one["event"] for one in json.loads(capsys.readouterr().out)["events"]][:2] == [
+        "format description",
+        "gtid list",
+    ]
+    assert main(["log", "inspect", path]) == 0
+    assert "inspected.person" in capsys.readouterr().out
+
+
+def test_a_file_is_told_by_its_first_bytes(path: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("nonsense")
+    assert is_binlog(path)
+    assert not is_binlog(str(tmp_path / "x"))
+    assert not is_binlog("s3://bucket/x")
