@@ -7,6 +7,7 @@
 The processor only passes on: decisions are ``agent.agent``'s, and I/O is behind ``agent.parts``.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -100,6 +101,8 @@ class Processor:
         self._writers: dict[TableSpan, Reference] = {}
         self._units: dict[str, Reference] = {}
         self._tables: dict[int, TableRecord] = {}
+        #: the records' own tables, which tell at a glance that nothing has changed
+        self._shown: list[tuple[TableRecord, ...]] = []
         self._unknown: list[effects.PrepareSpan] = []
         self._head: LogHead | None = None
         self._held: dict[int, Ts] = {}
@@ -138,9 +141,10 @@ class Processor:
         self._head = next(iter(feed.heads.values()), None)
         self._held = held_tables(feed.ddl.values())
         self._changes = changed_tables(feed.ddl.values())
-        tables = {table.table_id: table for unit in feed.units.values() for table in unit.tables}
-        if tables != self._tables:
-            self._tell_changes(tables)
+        tables = [unit.tables for unit in feed.units.values()]
+        if len(tables) != len(self._shown) or any(map(operator.is_not, tables, self._shown)):
+            self._shown = tables
+            self._tell_changes({table.table_id: table for known in tables for table in known})
         waiting, self._unknown = self._unknown, []
         for order in waiting:
             self._prepare(order)

@@ -15,6 +15,7 @@ from reactor.records import ChangefeedInfo, FeedState, RunningError, TaskPositio
 from reactor.state import ChangefeedState, ClusterState
 
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
+_SHOW_AGAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Processors:
         self._running: dict[ChangefeedId, int] = {}
         self._stopping: set[ChangefeedId] = set()
         self._failed: dict[ChangefeedId, int] = {}
+        #: what each processor was shown last, and when
+        self._shown: dict[ChangefeedId, tuple[int, float]] = {}
         self._peers: tuple[tuple[CaptureId, str], ...] = ()
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> list[ManagerEffect]:
@@ -80,7 +83,7 @@ class Processors:
         for event in inbox:
             effects += self._handle(event, state)
         for changefeed in sorted(self._running.keys() | state.changefeeds.keys()):
-            effects += self._settle(changefeed, state.changefeeds.get(changefeed))
+            effects += self._settle(changefeed, state.changefeeds.get(changefeed), now)
         return effects
 
     def _meet_peers(self, state: ClusterState) -> list[ManagerEffect]:
@@ -94,12 +97,13 @@ class Processors:
         match event:
             case ProcessorEnded():
                 self._running.pop(event.changefeed, None)
+                self._shown.pop(event.changefeed, None)
                 self._stopping.discard(event.changefeed)
             case ProcessorReported():
                 return self._report(event, state)
         return []
 
-    def _settle(self, changefeed: ChangefeedId, feed: ChangefeedState | None) -> list[ManagerEffect]:
+    def _settle(self, changefeed: ChangefeedId, feed: ChangefeedState | None, now: float) -> list[ManagerEffect]:
         wanted = self._wanted(feed)
         epoch = self._running.get(changefeed)
         if changefeed in self._stopping or (wanted is None and epoch is None):
@@ -107,11 +111,22 @@ class Processors:
         if wanted is not None and epoch is None and self._failed.get(changefeed) != wanted.epoch:
             self._running[changefeed] = wanted.epoch
             assert feed is not None
+            self._shown[changefeed] = feed.change, now
             return [StartProcessor(changefeed, wanted), Observe(changefeed, feed)]
         if epoch is not None and (wanted is None or wanted.epoch != epoch):
             self._stopping.add(changefeed)
             return [StopProcessor(changefeed)]
-        return [Observe(changefeed, feed)] if feed is not None and epoch is not None else []
+        return (
+            [Observe(changefeed, feed)] if feed is not None and epoch is not None and self._is_news(feed, now) else []
+        )
+
+    def _is_news(self, feed: ChangefeedState, now: float) -> bool:
+        """What has not changed is shown again now and then: a processor that could not keep up has missed it."""
+        change, at = self._shown.get(feed.id, (0, float("-inf")))
+        is_news = feed.change != change or now - at >= _SHOW_AGAIN_S
+        if is_news:
+            self._shown[feed.id] = feed.change, now
+        return is_news
 
     def _wanted(self, feed: ChangefeedState | None) -> ChangefeedInfo | None:
         """The changefeed as it should run here; None when it should not. What cannot be read is left as it is."""

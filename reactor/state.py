@@ -58,6 +58,8 @@ class ChangefeedState:
     #: by table id
     cuts: dict[int, TableCut] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
+    #: grows with every change of one of its keys, and is never the same for two changefeeds
+    change: int = 0
 
     @property
     def exists(self) -> bool:
@@ -85,6 +87,7 @@ class ClusterState:
         self.captures_added: frozenset[CaptureId] = frozenset()
         self.captures_removed: frozenset[CaptureId] = frozenset()
         self._presence = Presence(removal_grace_s)
+        self._changes = 0
 
     @property
     def prefix(self) -> str:
@@ -189,6 +192,8 @@ class ClusterState:
     def _settle_changefeed(self, changefeed: ChangefeedId, text: str) -> None:
         """Copy the key's fault to its changefeed, and forget a changefeed whose last key is gone."""
         feed = self.changefeeds[changefeed]
+        self._changes += 1
+        feed.change = self._changes
         feed.broken.pop(text, None)
         if text in self.broken:
             feed.broken[text] = self.broken[text]

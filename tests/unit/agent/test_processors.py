@@ -47,7 +47,15 @@ def processors() -> Processors:
 def test_a_running_changefeed_is_started_and_then_only_observed() -> None:
     manager, state = processors(), state_of(feed())
     assert kinds([*manager.tick(state, [], 0.0)]) == [StartProcessor, Observe]
+    put(state, feed())
     assert kinds([*manager.tick(state, [], 0.1)]) == [Observe]
+
+
+def test_what_has_not_changed_is_shown_again_now_and_then_only() -> None:
+    manager, state = processors(), state_of(feed())
+    manager.tick(state, [], 0.0)
+    ticks = {second: kinds([*manager.tick(state, [], float(second))]) for second in range(1, 12)}
+    assert [second for second, done in ticks.items() if done] == [5, 10], "a processor may have missed it"
 
 
 def test_one_without_status_or_stopped_is_not_started() -> None:
@@ -85,13 +93,13 @@ def test_a_warning_is_committed_and_the_processor_goes_on() -> None:
     manager, state = processors(), state_of(feed())
     manager.tick(state, [], 0.0)
     effects = manager.tick(state, [ProcessorReported(FEED, 1, ERROR, is_warning=True)], 0.1)
-    assert kinds([*effects]) == [Commit, Observe]
+    assert kinds([*effects]) == [Commit]
 
 
 def test_reports_of_an_older_epoch_are_dropped() -> None:
     manager, state = processors(), state_of(feed(epoch=2))
     manager.tick(state, [], 0.0)
-    assert kinds([*manager.tick(state, [ProcessorReported(FEED, 1, ERROR)], 0.1)]) == [Observe]
+    assert manager.tick(state, [ProcessorReported(FEED, 1, ERROR)], 0.1) == []
 
 
 def test_a_removed_changefeed_is_stopped() -> None:
