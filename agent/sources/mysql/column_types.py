@@ -16,6 +16,8 @@ from agent.sources.mysql import charsets, type_names
 from agent.sources.mysql.types import FieldType
 
 _BINARY: Final = 63
+#: float(p) with more is a double
+_FLOAT_BITS_MAX: Final = 24
 _T = exp.DataType.Type
 
 _NUMBERS: Final = {
@@ -34,7 +36,7 @@ _NUMBERS: Final = {
     _T.FLOAT: (FieldType.FLOAT, 4, False),
     _T.DOUBLE: (FieldType.DOUBLE, 8, False),
     _T.UDOUBLE: (FieldType.DOUBLE, 8, True),
-    _T.YEAR: (FieldType.YEAR, 0, True),
+    _T.YEAR: (FieldType.YEAR, 0, False),
     _T.DATE: (FieldType.DATE, 0, False),
 }
 _MOMENTS: Final = {
@@ -90,6 +92,8 @@ def column_of(name: str, kind: exp.DataType, around: Surroundings) -> Column | N
 
 def _column(name: str, kind: exp.DataType, around: Surroundings) -> Column | None:
     this = kind.this
+    if this is _T.FLOAT and [*_sizes(kind), 0][0] > _FLOAT_BITS_MAX:
+        this = _T.DOUBLE
     if this in _NUMBERS:
         type_id, modifier, is_unsigned = _NUMBERS[this]
         return Column(name, int(type_id), modifier, is_unsigned=is_unsigned)

@@ -40,6 +40,8 @@ _ALTER: Final = re.compile(
     re.IGNORECASE,
 )
 _CREATE: Final = re.compile(rf"CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?({_TABLE})", re.IGNORECASE)
+#: a REAL is a double here (and a float in another mode), sqlglot takes it for a float
+_READ_WRONGLY: Final = re.compile(r"\bREAL\b", re.IGNORECASE)
 _LISTED: Final = re.compile(r"\s*ADD\s+(?:COLUMN\s+)?\((.*)\)\s*$", re.IGNORECASE | re.DOTALL)
 #: parts of ALTER TABLE that change nothing that a row or a sink shows
 _UNSEEN: Final = re.compile(
@@ -149,7 +151,7 @@ def _create(table: Name, statement: str, database: str, *, is_mariadb: bool) -> 
     is_replaced = bool(parsed.args.get("replace"))
     like = next((_table(item.this, database) for item in parsed.find_all(exp.LikeProperty)), None)
     schema = None
-    if isinstance(parsed.this, exp.Schema) and like is None:
+    if isinstance(parsed.this, exp.Schema) and like is None and not _READ_WRONGLY.search(statement):
         schema = _defined(table, parsed.this, is_mariadb=is_mariadb)
     created = Created(table, like, schema, if_absent=bool(parsed.args.get("exists")))
     return [Dropped(table), created] if is_replaced else [created]
@@ -183,7 +185,9 @@ def _alter(
 
 
 def _actions(parts: str) -> list[exp.Expr] | None:
-    """The parts of an ALTER TABLE; None where they cannot be read."""
+    """The parts of an ALTER TABLE; None where they cannot be read for sure."""
+    if _READ_WRONGLY.search(parts):
+        return None
     if found := _LISTED.match(parts):  # which sqlglot reads in CREATE TABLE only
         created = _parsed(f"CREATE TABLE t ({found[1]})")
         is_list = isinstance(created, exp.Create) and isinstance(created.this, exp.Schema)

@@ -218,6 +218,8 @@ def test_with_a_new_name_at_once() -> None:
         "ALTER TABLE t ADD n FANCYTYPE(3)",
         "ALTER TABLE t DROP COLUMN nobody",
         "ALTER TABLE t ADD SYSTEM VERSIONING",
+        "ALTER TABLE t ADD r REAL",
+        "ALTER TABLE t ADD i INET6",
         "ALTER TABLE t !!!",
     ],
 )

@@ -1,0 +1,135 @@
+"""Tables that change at the source while rows flow: the sink follows, once, whoever falls on the way."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from reactor.failpoints import VARIABLE, Action, Point
+from reactor.records import FeedState, SinkMode
+from tests.acceptance.bed import Bed
+from tests.acceptance.checks import CHANGELOG, UPSERT, check_upsert, follows, sink_rows, source_rows
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
+
+CATCH_UP_TIMEOUT_S = 120.0
+POINTS = (Point.SCHEMA_BEFORE_SINK, Point.SCHEMA_AFTER_SINK)
+
+
+@pytest.fixture(scope="module")
+def traps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traps")
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory, traps: Path) -> Iterator[Bed]:
+    variable = ";".join(f"{point}={Action.KILL},when:{traps / point}" for point in POINTS)
+    directory = tmp_path_factory.mktemp("bed")
+    with Bed(directory, captures=2, environment={VARIABLE: variable}) as bed:
+        bed.execute("CREATE TABLE thing (id int PRIMARY KEY, a text, b int, gone text)")
+        bed.execute("INSERT INTO thing SELECT i, 'a' || i, i, 'g' FROM generate_series(1, 1000) AS i")
+        bed.create_feed(UPSERT, SinkMode.UPSERT)
+        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
+        yield bed
+
+
+def catch_up(bed: Bed) -> None:
+    bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+
+
+def check_thing(bed: Bed, columns: str, *, table: str = "thing") -> None:
+    sql = f"SELECT {columns} FROM {{table}} ORDER BY id"
+    stored = DeltaTable(bed.lake(UPSERT) / "public" / table).schema().to_arrow()
+    assert sorted(pa_names(stored)) == sorted(name.strip() for name in columns.split(","))
+    assert sink_rows(bed.lake(UPSERT), table, sql) == source_rows(bed, sql.format(table=table))
+
+
+def pa_names(schema: object) -> list[str]:
+    return list(schema.names)  # type: ignore[attr-defined]
+
+
+def check_diff(bed: Bed) -> None:
+    """Weir's own comparison says so too."""
+    found = bed.ask(lambda client: client.diff(UPSERT), timeout_s=60.0)
+    assert [one.table for one in found if not one.equal] == []
+
+
+def test_columns_come_go_and_change(bed: Bed) -> None:
+    with bed.load():
+        bed.execute("ALTER TABLE thing ADD n bigint NOT NULL DEFAULT 7; INSERT INTO thing (id) VALUES (2001)")
+        bed.execute("ALTER TABLE thing RENAME a TO c; UPDATE thing SET c = 'x' WHERE id < 50")
+        bed.execute("ALTER TABLE thing DROP gone, ALTER b TYPE bigint; UPDATE thing SET b = 1 << 40 WHERE id = 7")
+        bed.execute("ALTER TABLE account ADD extra text DEFAULT 'e'; UPDATE account SET extra = note WHERE id < 9")
+        bed.execute(
+            "BEGIN; INSERT INTO thing VALUES (3001, 'before', 1, 2); ALTER TABLE thing RENAME c TO d; "
+            "ALTER TABLE thing ADD t timestamp DEFAULT '2024-02-03 04:05:06'; INSERT INTO thing VALUES (3002); COMMIT"
+        )
+    catch_up(bed)
+    check_thing(bed, "id, d, b, n, t")
+    check_upsert(bed)
+    check_diff(bed)
+    names = pa_names(DeltaTable(bed.lake(CHANGELOG) / "public" / "thing").schema().to_arrow())
+    assert {"a", "c", "d", "gone", "n", "t"} <= set(names)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_the_owner_falls_at_a_schema_change(bed: Bed, traps: Path, point: Point) -> None:
+    column = f"after_{point.replace('-', '_')}"
+    owner = bed.owner()
+    (traps / point).touch()
+    with bed.load():
+        bed.execute(f"ALTER TABLE thing ADD {column} int DEFAULT 5; UPDATE thing SET {column} = 6 WHERE id < 20")
+        bed.wait_for("the owner falls", lambda: not owner.is_running, timeout_s=60.0)
+        assert not (traps / point).exists()
+        catch_up(bed)
+        bed.start(owner)
+    catch_up(bed)
+    check_upsert(bed)
+    columns = pa_names(DeltaTable(bed.lake(UPSERT) / "public" / "thing").schema().to_arrow())
+    check_thing(bed, ", ".join(columns))
+    assert column in columns
+    check_diff(bed)
+
+
+def test_a_new_table_a_new_name_and_another_key(bed: Bed) -> None:
+    with bed.load():
+        bed.execute(
+            "BEGIN; CREATE TABLE fresh (id int PRIMARY KEY, v text); "
+            f"{publish(bed, 'fresh')} INSERT INTO fresh SELECT i, 'v' FROM generate_series(1, 500) AS i; COMMIT"
+        )
+        bed.execute("UPDATE fresh SET v = 'w' WHERE id < 100; DELETE FROM fresh WHERE id > 400")
+        catch_up(bed)
+        check_thing(bed, "id, v", table="fresh")
+        bed.execute("ALTER TABLE fresh RENAME TO fresher; INSERT INTO fresher VALUES (1000, 'z')")
+        bed.execute(
+            "UPDATE fresher SET v = 'u' || id; ALTER TABLE fresher ALTER v SET NOT NULL; "
+            "ALTER TABLE fresher DROP CONSTRAINT fresh_pkey; ALTER TABLE fresher ADD PRIMARY KEY (v); "
+        )
+        bed.execute("UPDATE fresher SET id = id + 5000 WHERE v < 'u2'; TRUNCATE item")
+    catch_up(bed)
+    check_thing(bed, "id, v", table="fresher")
+    check_upsert(bed)
+    check_diff(bed)
+
+
+def publish(bed: Bed, table: str) -> str:
+    """In the transaction that creates it, so that no row is missed."""
+    rows = bed.execute("SELECT pubname FROM pg_publication WHERE pubname NOT LIKE '%_append'")
+    return "".join(f"ALTER PUBLICATION {name} ADD TABLE {table}; " for (name,) in rows)
+
+
+def test_what_cannot_follow_waits_alone(bed: Bed) -> None:
+    """Its table stands, with the reason shown; the others flow; when the sink can follow, it does."""
+    bed.execute("ALTER TABLE thing ALTER t TYPE text USING 'no'; UPDATE thing SET t = 'moment' WHERE id = 1")
+    bed.wait_for("the reason is shown", lambda: "t of public.thing has become" in bed.query(UPSERT).blocked_by)
+    assert bed.query(UPSERT).state in (FeedState.WARNING, FeedState.NORMAL)
+    with bed.load():
+        before = source_rows(bed, "SELECT count(*) FROM audit")[0][0]
+        bed.wait_for("others flow", lambda: count(bed, "audit") > before + 50)
+    held_at = bed.query(UPSERT).checkpoint_ts
+    assert held_at < bed.last_ts()
+
+
+def count(bed: Bed, table: str) -> int:
+    return int(sink_rows(bed.lake(UPSERT), table, "SELECT count(*) FROM {table}")[0][0])

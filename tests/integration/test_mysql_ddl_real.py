@@ -1,0 +1,123 @@
+"""Statements as a real MariaDB logs them: what we make of each is what the server then has."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.ddl import KnownTable
+from agent.schema import TableSchema, ZeroDates
+from agent.sources.mysql.catalog import read_schemas
+from agent.sources.mysql.connection import connect
+from agent.sources.mysql.interpreter import Interpreter, Server
+from agent.sources.mysql.known import KnownTables
+from agent.sources.mysql.table_ids import table_id
+from capture.embedded import EmbeddedMariaDB
+from reactor.records import DdlRecord, SchemaChangeKind, TableRecord
+from tests.integration.binlog_rig import read_until, run, streaming, where
+
+_TABLE = "CREATE TABLE t (id int PRIMARY KEY, a varchar(20), b bigint unsigned, UNIQUE KEY u (b))"
+
+
+@pytest.fixture
+def database(mariadb: EmbeddedMariaDB, request: pytest.FixtureRequest) -> str:
+    name = f"ddl_{abs(hash(request.node.nodeid)) % 10**9}"
+    mariadb.create_database(name)
+    run(mariadb, name, _TABLE)
+    return name
+
+
+def schema_of(mariadb: EmbeddedMariaDB, database: str, name: str = "t") -> TableSchema:
+    with connect(mariadb.uri()) as connection:
+        return read_schemas(connection, [(database, name)])[table_id(database, name)]
+
+
+class Followed:
+    """Statements run on the server, and followed by their words alone."""
+
+    def __init__(self, mariadb: EmbeddedMariaDB, database: str) -> None:
+        self._mariadb = mariadb
+        self._database = database
+        number = table_id(database, "t")
+        record = TableRecord(table_id=number, schema_name=database, name="t", key=("id",))
+        table = KnownTable(record, schema_of(mariadb, database))
+        self.known = KnownTables([table], zero_dates=ZeroDates.NULL, is_mariadb=True)
+        server = Server(
+            wants=lambda schema, _: schema == database,
+            takes=lambda table: bool(table.key),
+            look=lambda _: None,
+            zero_dates=ZeroDates.NULL,
+            is_mariadb=True,
+        )
+        self._interpreter = Interpreter(self.known, server)
+
+    def run(self, *statements: str) -> list[DdlRecord]:
+        begin = where(self._mariadb)
+        run(self._mariadb, self._database, *statements)
+        found = []
+        with streaming(self._mariadb, begin, self._database, interpret=self._interpreter.interpret) as stream:
+            for cut in [*read_until(stream, where(self._mariadb)), stream.progress()]:
+                found += cut.ddl
+        return found
+
+    def schema(self, name: str = "t") -> TableSchema:
+        schema = self.known.schema_of(self._database, name)
+        assert schema is not None
+        return schema
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "ADD n int NOT NULL DEFAULT 7 AFTER a, ADD u smallint unsigned FIRST",
+        "ADD COLUMN (x tinyint, y mediumint unsigned zerofill, z decimal(12,4), w float, v double)",
+        "ADD d date, ADD e datetime(3), ADD f timestamp(6) NULL, ADD g time, ADD h year, ADD i bit(9)",
+        "ADD c char(5), ADD v varchar(30), ADD t text, ADD l longtext, ADD m mediumtext, ADD s tinytext",
+        "ADD b1 binary(4), ADD b2 varbinary(300), ADD b3 blob, ADD b4 tinyblob, ADD b5 longblob",
+        "ADD e enum('x','y','it''s') NOT NULL, ADD s set('a','b','c')",
+        "ADD j json, ADD u uuid",
+        "ADD bo boolean DEFAULT true, ADD f float(30), ADD i integer, ADD dc dec(5), ADD n numeric(6,1)",
+        "DROP a, MODIFY b int, ADD a int",
+        "CHANGE a `odd ``name` varchar(90) AFTER b, RENAME COLUMN id TO c",
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (a, id)",
+        "MODIFY id bigint FIRST, ADD INDEX i (a), ALGORITHM=COPY",
+        "ENGINE=InnoDB, COMMENT='x'",
+    ],
+)
+def test_columns_are_what_the_server_has(mariadb: EmbeddedMariaDB, database: str, parts: str) -> None:
+    followed = Followed(mariadb, database)
+    followed.run(f"/* a tool's */ ALTER TABLE t {parts}")
+    assert followed.schema() == replace(schema_of(mariadb, database), table_id=table_id(database, "t"))
+
+
+def test_tables_come_go_and_change_names(mariadb: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(mariadb, database)
+    found = followed.run(
+        "CREATE TABLE u (id int AUTO_INCREMENT PRIMARY KEY, v varchar(10) NOT NULL, KEY k (v)) ENGINE=InnoDB",
+        "CREATE TABLE w LIKE t",
+        "CREATE TABLE x AS SELECT 1 AS i",
+        "RENAME TABLE t TO t2, u TO t",
+        "ALTER TABLE w RENAME TO w2",
+        "DROP TABLE w2",
+        "CREATE OR REPLACE TABLE t (id int PRIMARY KEY)",
+    )
+    kinds = [[change.kind for change in record.changes] for record in found]
+    create, rename, drop = SchemaChangeKind.CREATE, SchemaChangeKind.RENAME, SchemaChangeKind.DROP
+    assert kinds[:5] == [[create], [create], [rename, rename], [rename], [drop]]
+    assert [kind for kinds_ in kinds[5:] for kind in kinds_] == [drop, create]
+    for name in ("t", "t2"):
+        assert followed.schema(name).columns == schema_of(mariadb, database, name).columns
+
+
+def test_an_online_schema_change_is_one_alter(mariadb: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(mariadb, database)
+    [record] = followed.run(
+        "CREATE TABLE _t_gho LIKE t",
+        "ALTER TABLE _t_gho ADD n int NOT NULL DEFAULT 5, CHANGE a c varchar(20)",
+        "INSERT INTO t VALUES (1, 'x', 2)",
+        "INSERT INTO _t_gho (id, c, b) SELECT id, a, b FROM t",
+        "RENAME TABLE t TO _t_del, _t_gho TO t",
+        "DROP TABLE _t_del",
+    )
+    [change] = record.changes
+    assert (change.kind, change.renames, change.fills) == (SchemaChangeKind.ALTER, {"c": "a"}, {"n": "5"})
+    assert followed.schema() == schema_of(mariadb, database)
