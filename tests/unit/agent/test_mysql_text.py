@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -115,11 +115,10 @@ def test_integers_and_their_bounds(arrow: pa.DataType) -> None:
 def test_decimals_are_exact(bounds: tuple[int, int], data: st.DataObject) -> None:
     precision, scale = bounds
     unscaled = data.draw(st.lists(st.integers(-(10**precision) + 1, 10**precision - 1), min_size=1, max_size=5))
-    values = [Decimal(number).scaleb(-scale) if scale else Decimal(number) for number in unscaled]
-    texts = [f"{value:.{scale}f}" for value in values]
-    arrow = pa.decimal128(precision, scale)
-    read = _build(arrow, *texts, None)
-    assert [int(value.scaleb(scale)) for value in read[:-1]] == unscaled
+    with localcontext(prec=80):
+        texts = [f"{Decimal(number).scaleb(-scale):.{scale}f}" for number in unscaled]
+        read = _build(pa.decimal128(precision, scale), *texts, None)
+        assert [int(value.scaleb(scale)) for value in read[:-1]] == unscaled
     assert read[-1] is None
 
 
