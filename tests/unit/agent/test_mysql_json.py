@@ -119,7 +119,7 @@ def test_damage_is_refused_or_read_but_nothing_else(document: bytes, changed: li
 
 
 def test_the_text_is_mysqls() -> None:
-    value = {"bb": [1, 2.0, 'x\n\x01"é'], "a": None, "c": {}}
+    value: dict[str, Any] = {"bb": [1, 2.0, 'x\n\x01"é'], "a": None, "c": {}}
     assert json_binary.to_text(_document(value)) == '{"a": null, "c": {}, "bb": [1, 2.0, "x\\n\\u0001\\"é"]}'
     assert json_binary.to_text(b"") == "null"
 
