@@ -1,0 +1,44 @@
+"""What a capture sees in etcd at one moment bounds its flushes, whatever the owner has told it so far."""
+
+from agent.parts import FlushLimits, changed_tables, held_tables
+from reactor.ids import Ts
+from reactor.messages import Barrier
+from reactor.records import DdlRecord, LogHead, SchemaChangeKind, TableChange, TableRecord
+
+
+def record(ts: int, *tables: int, done: bool = False, before: str = "{}") -> DdlRecord:
+    changes = tuple(TableChange(kind=SchemaChangeKind.ALTER, table_id=table, before=before) for table in tables)
+    return DdlRecord(ts=Ts(ts), changes=changes, done=done)
+
+
+NONE = Barrier()
+
+
+def limits(*ddl: DdlRecord, barrier: Barrier = NONE) -> FlushLimits:
+    return FlushLimits(LogHead(resolved_ts=Ts(100)), barrier, held_tables(ddl), {}, changed_tables(ddl))
+
+
+def test_a_table_is_held_right_before_its_first_change_that_waits() -> None:
+    found = limits(record(30, 1, done=True), record(40, 1), record(50, 1, 2))
+    assert [found.target(table) for table in (1, 2, 3)] == [39, 49, 100]
+
+
+def test_the_owners_barrier_counts_too() -> None:
+    found = limits(record(40, 1), barrier=Barrier(Ts(80), ((1, Ts(20)), (2, Ts(60)))))
+    assert [found.target(table) for table in (1, 2, 3)] == [20, 60, 80]
+
+
+def test_a_range_knows_the_newest_change_that_lies_in_it() -> None:
+    found = limits(record(30, 1, done=True), record(50, 1, done=True, before='{"x":1}'), record(60, 1))
+    assert '{\\"x\\":1}' in found.change_since(1, Ts(49))
+    assert found.change_since(1, Ts(50)) == ""
+    assert found.change_since(2, Ts(0)) == ""
+    assert limits(record(30, 1, done=True, before="")).change_since(1, Ts(0)) == "", "a new table has no rows of before"
+
+
+def test_the_newest_record_of_a_table_counts() -> None:
+    old = TableRecord(table_id=1, schema_name="s", name="a")
+    new = old.with_(name="b")
+    found = FlushLimits(LogHead(), Barrier(), tables={1: new})
+    assert found.table(old) is new
+    assert found.table(old.with_(table_id=2)).name == "a"
