@@ -104,6 +104,12 @@ class RareEvents:
             self._cut_txn = int(self._state[txn.TXNS])
         self._savepoints = {name: row - rows for name, row in self._savepoints.items()}
 
+    def take_ddl(self, until: Ts) -> tuple[DdlRecord, ...]:
+        """What has changed up to ``until``; a table that is being filled as it is created waits for its commit."""
+        taken = tuple(record for record in self.ddl if record.ts <= until)
+        self.ddl = [record for record in self.ddl if record.ts > until]
+        return taken
+
     def finish(self) -> None:
         """The open transaction is over."""
         if txn.finish(self._state, self._progress.gtids) == txn.GTIDS_FULL:
@@ -232,7 +238,7 @@ class RareEvents:
         state = self._state
         if not commits:
             is_cut = self._cut_txn == state[txn.TXNS]
-            self._prepared[name] = is_cut or bool(state[txn.ROWS] > state[txn.DONE_ROWS])
+            self._prepared[name] = is_cut or bool(state[txn.SKIPPING] or state[txn.ROWS] > state[txn.DONE_ROWS])
         self.finish()
 
     def _handle_xa_rollback(self, name: str) -> None:

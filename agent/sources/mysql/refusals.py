@@ -27,6 +27,7 @@ _PRIVILEGE = frozenset({1044, 1142, 1143, 1227, 1370, 3118, 4151})
 _PURGED = ("purged", "could not find first log file", "missing the gtid", "could not find gtid state")
 _FOREIGN = (
     "impossible position",
+    "position > file size",
     "which is not in the master's binlog",
     "has more gtids",
     "not the end of",

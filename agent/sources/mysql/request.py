@@ -18,6 +18,7 @@ _COM_BINLOG_DUMP, _COM_REGISTER_SLAVE, _COM_BINLOG_DUMP_GTID = 0x12, 0x15, 0x1E
 _THROUGH_GTID: Final = 0x04
 #: MariaDB: understands GTID events
 _CAPABILITY_GTID: Final = 4
+_WRITE_TIMEOUT_S: Final = 600
 _REPLICAS: Final = UUID("a4b5d6b8-3d7a-4a8e-9d39-6d6c1f5d1f0e")
 
 
@@ -55,6 +56,8 @@ def _introduce(connection: Connection, *, server_id: int, heartbeat_s: float) ->
         replica = literal(str(uuid5(_REPLICAS, str(server_id))))
         settings += [f"@source_heartbeat_period = {period_ns}", "@source_binlog_checksum = @@global.binlog_checksum"]
         settings += [f"@slave_uuid = {replica}", f"@replica_uuid = {replica}"]
+    # a reader that waits for a slow log is not dead
+    settings.append(f"SESSION net_write_timeout = {_WRITE_TIMEOUT_S}")
     connection.execute("SET " + ", ".join(settings))
     try:
         # no host name, user, password or port: they are for SHOW REPLICAS only

@@ -164,8 +164,6 @@ class BinlogStream:
         self._arena = successor
         state[txn.ROWS] -= rows
         self._rare.on_cut(rows, is_complete=is_complete)
-        if is_complete:
-            self._rare.ddl = []
         self._rebase(end)
         # behind a definition, or where the lines ran out, whole events may wait in the bytes that moved on
         self._split()
@@ -192,7 +190,7 @@ class BinlogStream:
 
     def _describe_cut(self, rows: int, *, is_complete: bool) -> Cut:
         arena = self._arena
-        ddl = tuple(self._rare.ddl) if is_complete else ()
+        ddl = self._rare.take_ddl(self.resolved_ts) if is_complete else ()
         times = [Ts(int(arena.rows[row, 3])) for row in (0, rows - 1)] if rows else []
         times += [record.ts for record in ddl]
         return Cut(

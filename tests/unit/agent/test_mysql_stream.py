@@ -532,3 +532,12 @@ def test_a_renamed_table_is_emptied_under_the_id_it_keeps() -> None:
         (cut,) = read_all(stream)
         assert [batch.schema.table_id for batch in cut.batches()] == [99]
         assert [event[0] for _, _, event in lines([cut])] == [wire.WRITE_V2, wire.TRUNCATED]
+
+
+def test_a_definition_waits_for_the_commit_of_its_transaction() -> None:
+    binlog = Binlog().begin().transaction(1).gtid(2).add(wire.QUERY, query("BEGIN"))
+    binlog.add(wire.QUERY, query("CREATE TABLE u (i int) START TRANSACTION"))
+    with streaming(binlog) as stream:
+        (cut,) = read_all(stream)
+        assert (len(lines([cut])), cut.ddl) == (1, ())
+        assert not stream.is_full
