@@ -48,7 +48,8 @@ _OIDS = {
 
 
 def _rows() -> dict[str, str]:
-    lines = [line for line in _DOCUMENT.read_text().splitlines() if line.startswith("|")][2:]
+    section = _DOCUMENT.read_text().split("\n## PostgreSQL\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip() for cell in line.split("|")] for line in lines]
     return {row[1]: row[2].strip("`") for row in cells}
 
