@@ -2,7 +2,7 @@
 
 What a change costs:
 
-- A new column whose old rows hold NULL, and whatever a changelog needs, is a commit without data.
+- A new column whose old rows hold NULL is a commit without data.
 - Everything else that touches what is stored - a column dropped, renamed or of another type, a new one with a value in
   old rows - writes the table anew, in new files under the new schema, in one commit. delta-rs can neither map column
   names nor widen types in place; and data of a dropped column must not come back with a later one of its name. Readers
@@ -10,8 +10,8 @@ What a change costs:
 - A table that goes stays where it is, marked in its description; one that comes to its place later takes it over, with
   the old one in its history. A table that gets another name moves its directory.
 
-A *changelog* is history: columns that the source drops or renames stay, new ones and new names are added. Only another
-type writes it anew, as a column has one type.
+A *changelog* keeps the columns that the source drops: NULL from then on. Everything else happens to it too, so that
+folding it gives the source's table at any time.
 
 The record is an application transaction ``weir/{changefeed}/{table id}/ddl`` with the change's Ts as its version.
 """

@@ -23,23 +23,26 @@ _FILE_BYTES = 128 << 20
 
 
 def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool) -> list[ColumnMove]:
-    """The table's columns afterwards, as they are stored, and where each comes from."""
-    wanted = [
-        ColumnMove(move.name, delta_schema.delta_type(move.type), move.origin, move.fill) for move in change.columns
-    ]
+    """The table's columns afterwards, as they are stored, and where each comes from.
+
+    A changelog keeps what the source has dropped, under another name where a new column has taken its own.
+    """
+    wanted = [_stored_move(move, stored) for move in change.columns]
     if not is_changelog:
-        # what an earlier change could not bring comes with this one
-        return [move if move.origin in stored.names else _as_new(move) for move in wanted]
-    types = {move.name: move.type for move in wanted}
-    kept = [
-        ColumnMove(item.name, types.pop(item.name, None) or delta_schema.plain_type(item.type), item.name)
-        for item in stored
-    ]
-    return [*kept, *(ColumnMove(name, arrow, None) for name, arrow in types.items())]
+        return wanted
+    moved, names = {move.origin for move in wanted}, {move.name for move in wanted}
+    kept = []
+    for item in stored:
+        if item.name not in moved:
+            name = f"{item.name}_before_{int(change.ts):x}" if item.name in names else item.name
+            kept.append(ColumnMove(name, delta_schema.plain_type(item.type), item.name))
+    return [*wanted, *kept]
 
 
-def _as_new(move: ColumnMove) -> ColumnMove:
-    return ColumnMove(move.name, move.type, None, move.fill)
+def _stored_move(move: ColumnMove, stored: pa.Schema) -> ColumnMove:
+    """What an earlier change could not bring comes with this one."""
+    origin = move.origin if move.origin in stored.names else None
+    return ColumnMove(move.name, delta_schema.delta_type(move.type), origin, move.fill)
 
 
 def is_in_place(stored: pa.Schema, moves: Sequence[ColumnMove]) -> bool:

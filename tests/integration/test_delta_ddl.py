@@ -146,14 +146,21 @@ def test_values_follow_where_they_can(
 
 def test_a_changelog_keeps_what_the_source_drops(tmp_path: Path) -> None:
     sink = loaded(tmp_path, SinkMode.CHANGELOG, rows=ROWS)
-    arrow = pa.schema([("id", pa.int64()), ("w", pa.string())])
-    sink.alter([altered(moves(arrow, w="name"))])
-    add(sink, (3, "c"), arrow=arrow, from_ts=100, to_ts=150)
-    assert rows(tmp_path, "t", "id", "name", "big", "w", "_commit_version") == [
-        (1, "a", "x", None, 100),
-        (2, None, "y", None, 100),
-        (3, None, None, "c", 150),
+    arrow = pa.schema([("id", pa.int64()), ("w", pa.string()), ("n", pa.int32())])
+    columns = [*moves(arrow, w="name")[:2], ColumnMove("n", pa.int32(), None, pa.scalar(7, pa.int32()))]
+    sink.alter([altered(tuple(columns))])
+    add(sink, (3, "c", None), arrow=arrow, from_ts=100, to_ts=150)
+    assert rows(tmp_path, "t", "id", "w", "n", "big", "_commit_version") == [
+        (1, "a", 7, "x", 100),
+        (2, None, 7, "y", 100),
+        (3, "c", None, None, 150),
     ]
+
+
+def test_a_changelog_keeps_a_column_whose_name_comes_back(tmp_path: Path) -> None:
+    sink = loaded(tmp_path, SinkMode.CHANGELOG, rows=ROWS)
+    sink.alter([altered(moves(ARROW, name=None))])
+    assert rows(tmp_path, "t", "id", "name", "name_before_96") == [(1, None, "a"), (2, None, None)]
 
 
 def test_a_changelogs_column_has_one_type(tmp_path: Path) -> None:
