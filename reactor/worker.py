@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 import structlog
 
 from reactor import failpoints, keys
@@ -210,11 +211,14 @@ class EtcdWorker:
         return False
 
     async def _wait(self) -> None:
-        """Until there may be something to do."""
+        """Until there may be something to do; others run in between in any case."""
         now = anyio.current_time()
         delay_s = max(0.0, self._retry_at - now) if self._pending else self._pace.delay_s(now)
         if not (self._is_loaded and self._cursor.is_caught_up):
             delay_s = _RETRY_S
+        if delay_s <= 0:
+            await anyio.lowlevel.checkpoint()  # a scope that is over at once costs more than the rest of a round
+            return
         with anyio.move_on_after(delay_s):
             await self._wake.wait()
         self._wake = anyio.Event()

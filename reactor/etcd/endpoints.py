@@ -59,11 +59,11 @@ class Endpoints:
             await door.close()
 
     async def _ready_door(self, deadline: float) -> Door:
+        if (door := self._doors[self._current]).is_connected:
+            return door
         while anyio.current_time() < deadline:
             for _ in self._doors:
                 door = self._doors[self._current]
-                if door.is_connected:
-                    return door
                 with anyio.CancelScope(deadline=self._attempt_deadline(deadline)):
                     if await door.is_ready():
                         return door
