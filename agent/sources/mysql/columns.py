@@ -40,8 +40,10 @@ def builder(column: Column, rows: int, size: int, *, zero_dates: ZeroDates) -> B
 
     :raises BadValueError: it cannot be built.
     """
-    arrow = types.arrow_type(column, zero_dates=zero_dates)
-    kind = types.kind_of(column)
+    try:
+        kind, arrow = types.kind_of(column), types.arrow_type(column, zero_dates=zero_dates)
+    except ValueError as error:
+        raise BadValueError(0, str(error)) from None
     room = _Room(rows, size, zero_dates)
     if kind in types.CALENDAR and zero_dates is ZeroDates.STRING:
         return _date_text(column, arrow, room)

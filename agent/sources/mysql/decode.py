@@ -10,7 +10,6 @@ holds what the log has of the old row; TRUNCATE is one row whose columns are all
 the rows of one event have its ``seq`` and the numbers after it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +29,10 @@ _BLOCK_CELLS: Final = 16_384
 _BLOCK_ROWS_MAX: Final = 4_096
 _BLOCK_ROWS_MIN: Final = 64
 _BYTE_BITS = 8
+_NOT_ITS_EVENT: Final = "an event is not a row change of its schema"
+_GAP_IN_INSERT: Final = (
+    "an insert leaves out columns; set binlog_row_image=FULL on the server, and create the changefeed again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +96,33 @@ def decode(schema: TableSchema, batch: pa.RecordBatch) -> Changes:
 
     :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log.
     """
-    commit_ts: Sequence[int] | Ints = batch.column("commit_ts").to_numpy()
     try:
         events = _Events.of(schema, batch)
         sizes = np.zeros((2, len(schema.columns)), np.int64)
         flags = np.zeros(locate.FLAGS, np.int64)
-        rows, bad = locate.measure(events.data, events.offsets, events.widths, sizes[0], sizes[1], flags)
+        count, bad = locate.measure(events.data, events.offsets, events.widths, sizes[0], sizes[1], flags)
         if bad >= 0:
-            raise rewrite.BadEventError(bad, "an event is not a row change of its schema")
+            raise rewrite.BadEventError(bad, _NOT_ITS_EVENT)
         if flags[locate.GAP_IN_INSERT]:
-            cure = "set binlog_row_image=FULL on the server, and create the changefeed again"
-            raise rewrite.BadEventError(int(flags[locate.GAP_IN_INSERT]) - 1, f"an insert leaves out columns; {cure}")
-        rows_of = _Rows(rows, len(schema.columns) if flags[locate.HAS_GAPS] else 0)
-        commit_ts = rows_of.commit_ts
-        return _build(schema, events, rows_of, sizes, has_before=bool(flags[locate.HAS_BEFORE]))
+            raise rewrite.BadEventError(int(flags[locate.GAP_IN_INSERT]) - 1, _GAP_IN_INSERT)
     except rewrite.BadEventError as error:
-        raise DecodeError(_damaged(schema, batch.column("commit_ts")[error.event].as_py(), error.what)) from None
-    except (_BadColumnError, BadValueError) as error:
-        raise DecodeError(_damaged(schema, int(commit_ts[error.row]), str(error))) from None
+        commit_ts = batch.column("commit_ts")[error.event].as_py()
+        raise DecodeError(_damaged(schema, commit_ts, error.what)) from None
+    rows = _Rows(count, len(schema.columns) if flags[locate.HAS_GAPS] else 0)
+    try:
+        return _build(schema, events, rows, sizes, has_before=bool(flags[locate.HAS_BEFORE]))
+    except _BadColumnError as error:
+        # Some columns cannot be built even for no row at all.
+        commit_ts = int(rows.commit_ts[error.row]) if error.row < rows.located else 0
+        raise DecodeError(_damaged(schema, commit_ts, error.what)) from None
 
 
 class _Rows:
-    """What is known of every row beside its columns. ``unchanged``: by column, empty where no row has gaps."""
+    """What is known of every row beside its columns. ``located``: how many rows it is known of yet. ``unchanged``: by
+    column, empty where no row has gaps."""
 
     def __init__(self, rows: int, gap_columns: int) -> None:
-        self.rows = rows
+        self.rows, self.located = rows, 0
         self.op, self.before_kind = np.empty(rows, np.int8), np.empty(rows, np.int8)
         self.commit_ts, self.seq = np.empty(rows, np.int64), np.empty(rows, np.int64)
         self.unchanged = np.zeros((gap_columns, rows if gap_columns else 0), np.uint8)
@@ -144,19 +149,20 @@ def _build(schema: TableSchema, events: _Events, rows: _Rows, sizes: Ints, *, ha
 
 def _fill(events: _Events, rows: _Rows, after: _Image, before: _Image | None, block: int) -> None:
     no_positions, no_nulls = np.empty((0, 0), np.int64), np.empty(0, np.int64)
-    cursor, unused = np.zeros(locate.CURSOR_CELLS, np.int64), np.zeros(len(events.widths), np.int64)
-    done = 0
-    while done < rows.rows:
+    # The sizes are summed up once more, for nobody.
+    cursor, sizes = np.zeros(locate.CURSOR_CELLS, np.int64), np.zeros(len(events.widths), np.int64)
+    while rows.located < rows.rows:
+        first = rows.located
         count = locate.locate_rows(
-            events.data, events.offsets, events.commit_ts, events.seq, events.widths, cursor, done, block,
+            events.data, events.offsets, events.commit_ts, events.seq, events.widths, cursor, first, block,
             rows.op, rows.before_kind, rows.commit_ts, rows.seq,
             after.positions, no_positions if before is None else before.positions,
-            after.nulls, no_nulls if before is None else before.nulls, unused, rows.unchanged,
+            after.nulls, no_nulls if before is None else before.nulls, sizes, rows.unchanged,
         )  # fmt: skip
-        after.fill(events.data, done, count)
+        rows.located += count
+        after.fill(events.data, first, count)
         if before is not None:
-            before.fill(events.data, done, count)
-        done += count
+            before.fill(events.data, first, count)
 
 
 def _block_rows(columns_in_block: int) -> int:

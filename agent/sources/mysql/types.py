@@ -185,7 +185,7 @@ def kind_of(column: Column) -> Kind:
         return Kind.BOOL if column.modifier == 1 else Kind.BITS
     if kind := _KINDS.get(column.type_id):
         return kind
-    raise ValueError(f"column {column.name} has the type {column.type_id}, which Weir does not read; leave it out")
+    raise ValueError(f"type {column.type_id} is not one that Weir reads; leave the table out by a filter rule")
 
 
 def _kind_of_string(column: Column) -> Kind:

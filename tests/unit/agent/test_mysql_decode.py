@@ -223,6 +223,12 @@ def test_what_cannot_be_known_is_refused_with_its_cure() -> None:
         decode(table(replace(enum, members=("a", "b"))), as_batch([insert(b"\3")]))
 
 
+def test_a_column_of_an_unknown_type_is_refused_even_without_rows() -> None:
+    for events in ([], [insert(int4(1), b"x")]):
+        with pytest.raises(DecodeError, match=r"column odd cannot be read: type 20 is not one .*; leave the table out"):
+            decode(table(INT, Column("odd", 20, -1)), as_batch(events))
+
+
 _YEAR_2024_02 = (2024 * 13 + 2) << 22
 
 

@@ -146,7 +146,7 @@ def test_values_of_more_than_255_bytes_have_a_length_of_two() -> None:
 
 
 def test_a_type_that_no_row_event_has_is_refused() -> None:
-    with pytest.raises(ValueError, match="column c has the type 20, which Weir does not read; leave it out"):
+    with pytest.raises(ValueError, match="type 20 is not one that Weir reads; leave the table out"):
         types.kind_of(Column("c", 20, 0))
 
 
