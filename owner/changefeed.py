@@ -20,7 +20,7 @@ from owner.removal import Removal, sweep
 from owner.run import Facts, Run, World
 from owner.scheduler.coordinator import Identity
 from owner.settings import OwnerSettings
-from owner.sync_points import SyncPoints
+from owner.sync_points import Phase, SyncPoints
 from owner.workers import first_epoch
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
@@ -212,6 +212,8 @@ class Changefeed:
     def _tick_sync_points(self, run: Run, facts: Facts, now: float) -> list[Effect]:
         """A barrier that changes is told to the captures in a round of its own, at once."""
         assert self.sync_points is not None, "made with the run"
+        if run.recuts.holds and self.sync_points.phase is Phase.IDLE:
+            return []  # tables that are brought together have their turn first: both would wait for each other
         before = self.sync_points.hold_ts
         effects = self.sync_points.tick(facts, run.positions, now)
         return effects if self.sync_points.hold_ts == before else [*effects, WakeAt(now)]

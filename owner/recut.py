@@ -115,15 +115,18 @@ class Recuts:
     ) -> list[Effect]:
         """Move the hold to the furthest span until it has been told to all and none is past it.
 
-        It holds before a span runs, so that one that cannot go on (``ROW_MOVED``) does not try.
+        It holds before a span runs, so that one that cannot go on (``ROW_MOVED``) does not try; but not before a sync
+        point is over, which waits for the spans further on.
         """
+        if is_held:
+            return []
         id, spans = cut.table_id, [sets.get(span) for span in even_spans(cut.table_id, cut.spans)]
         known = [span for span in spans if span is not None and span.state is SetState.REPLICATING]
         positions = [span.checkpoint.checkpoint_ts for span in known]
         before = self.holds.get(id)
         self.holds[id] = max([before or checkpoint_ts, *positions])
         is_together = len(known) == cut.spans and min(positions) == before == self.holds[id]
-        if is_together and not is_held:
+        if is_together:
             self._stopping.add(id)
             return [WakeAt(now)]
         return [] if self.holds[id] == before else [WakeAt(now)]

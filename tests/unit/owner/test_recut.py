@@ -273,6 +273,28 @@ def test_a_sync_point_has_its_spans_to_itself() -> None:
     assert written(cluster) == set(even_spans(T1, 2))
 
 
+def test_a_sync_point_waits_for_a_table_that_is_brought_together() -> None:
+    """Each would wait for ever for spans that the other holds."""
+    cluster = running("a", "b")
+    key = keys.InfoKey(CLUSTER, NAMESPACE, FEED)
+    cluster.put(key, cluster.info().with_(config=ChangefeedConfig(sync_point_interval_seconds=60)))
+    sink = CutSinkModel(cluster)
+    split(cluster, 2)
+    go(cluster, sink, 30)
+    slow = next(processor for processor in cluster.processors.values() if written(cluster) & processor.writing)
+    mine = min(written(cluster) & slow.writing)
+    slow.writing.discard(mine)
+    go(cluster, sink, 4)
+    split(cluster, 3, job="more")
+    go(cluster, sink, 4)
+    cluster.step(2, after_s=60.0)
+    assert cluster.reads == []
+    slow.writing.add(mine)
+    go(cluster, sink, 30)
+    assert written(cluster) == set(even_spans(T1, 3))
+    assert len(cluster.reads) == 1
+
+
 def test_another_wish_on_the_way_is_taken_up() -> None:
     for steps in range(1, 16):
         cluster = running("a", "b")
