@@ -51,8 +51,8 @@ class BinlogFile:
             at = len(MAGIC)
             while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
                 time, number, server_id, length, _, flags = _HEADER.unpack(header)
-                body = file.read(length - HEADER_BYTES)
-                if length < HEADER_BYTES or len(body) < length - HEADER_BYTES:
+                body = file.read(max(length - HEADER_BYTES, 0))
+                if HEADER_BYTES + len(body) != length:
                     return
                 # A format description has a checksum wherever its server knows of them.
                 checksum = _CHECKSUM_BYTES if self.has_checksums or number == FORMAT_DESCRIPTION else 0

@@ -180,6 +180,10 @@ _PATCHES: Final[Mapping[str, Mapping[int, str]]] = {
 }
 
 
+#: characters that Python's codec has for a sequence of bytes, and what the server has instead
+_REPLACED: Final[Mapping[str, tuple[str, str]]] = {"sjis": ("＼", "\\"), "ujis": ("＼", "\\")}
+
+
 def charset_of(collation: int) -> str:
     """The character set's name; empty for a number that nobody knows."""
     if name := _CHARSETS.get(collation):
@@ -195,9 +199,9 @@ def bytes_per_character(charset: str) -> int:
     return _WIDTHS.get(charset, 1)
 
 
-def codec_of(charset: str) -> str:
-    """Python's name of a character set of several bytes; empty where there is none that reads it as the server does."""
-    return _CODECS.get(charset, "")
+def is_readable(charset: str) -> bool:
+    """Whether ``to_text`` reads it as the server does."""
+    return charset in _CODECS
 
 
 def is_single_byte(charset: str) -> bool:
@@ -214,10 +218,11 @@ def table(charset: str) -> tuple[str, ...]:
 
 
 def to_text(charset: str, data: bytes) -> str:
-    """One value, for the little text that is read one by one (the members of enums and sets).
+    """One value. (Columns of one byte per character have a kernel.)
 
     :raises UnicodeDecodeError: bytes that are no text of the character set.
     """
     if is_single_byte(charset):
         return "".join(table(charset)[number] for number in data)
-    return data.decode(codec_of(charset) or "utf-8")
+    text = data.decode(_CODECS.get(charset, "utf-8"))
+    return text.replace(*_REPLACED[charset]) if charset in _REPLACED else text

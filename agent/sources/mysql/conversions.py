@@ -90,15 +90,15 @@ def from_single_byte(charset: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def from_codec(charset: str) -> Callable[[pa.Array], pa.Array]:
-    codec = charsets.codec_of(charset)
-    unreadable = f"text in the character set {charset or 'of a collation'} that Weir cannot read"
+    named = f"the character set {charset}" if charset else "a character set that is not known"
+    unreadable = f"text in {named} that Weir cannot read; convert the column to utf8mb4"
 
     def convert(values: pa.Array) -> pa.Array:
         if charset not in _NOT_ASCII and _is_ascii(_buffers(values)[1]):
             return values.view(pa.string())
-        if not codec:
-            raise BadValueError(0, f"{unreadable}; convert the column to utf8mb4")
-        return _each(values, lambda value: value.decode(codec), f"{unreadable}; convert the column to utf8mb4")
+        if not charsets.is_readable(charset):
+            raise BadValueError(0, unreadable)
+        return _each(values, lambda value: charsets.to_text(charset, value), unreadable)
 
     return convert
 
