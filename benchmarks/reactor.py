@@ -3,8 +3,12 @@
 A committed tick is a full round: apply what the watch brought, decide, one transaction with its compares, and the
 wait until the watch has brought it back. The peer is sequential puts from one client: the least that one round trip
 to etcd costs. etcd runs without fsync here, so that the loop is measured and not the disk.
+
+*Contended*: ten workers in this process move money between the same ten accounts. Most of their transactions meet
+somebody else's and are decided anew; the figures are what they commit together, and the slowest of them alone.
 """
 
+import itertools
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,6 +27,7 @@ from reactor.state import ClusterState
 from reactor.worker import EtcdWorker
 
 CLUSTER = "benchmark"
+_TELLERS, _ACCOUNTS = 10, 10
 KEY = f"{keys.cluster_prefix(CLUSTER)}benchmark/n"
 
 
@@ -49,6 +54,7 @@ async def _run(url: str, seconds: float) -> dict[str, object]:
     try:
         puts = await _puts_per_second(client, seconds)
         commits, ticks_cpu_s = await _ticks_per_second(client, seconds)
+        shares = await _contended(url, seconds)
         idle_cpu = await _idle_cpu(client, seconds)
     finally:
         await client.close()
@@ -57,6 +63,9 @@ async def _run(url: str, seconds: float) -> dict[str, object]:
         "cpu_ms_per_tick": round(1000 * ticks_cpu_s, 3),
         "puts_per_second": round(puts),
         "ratio": round(commits / puts, 3),
+        "contended_workers": len(shares),
+        "contended_commits_per_second": round(sum(shares)),
+        "contended_commits_per_second_of_the_slowest": round(min(shares), 1),
         "idle_worker_cpu_percent": round(100 * idle_cpu, 2),
         "what": "EtcdWorker, one key incremented per tick; peer: sequential puts; both on one local etcd without fsync",
     }
@@ -80,6 +89,60 @@ async def _ticks_per_second(client: EtcdClient, seconds: float) -> tuple[float, 
         await worker.run()
         commits = worker.statistics().commits
     return commits / (time.perf_counter() - start), (time.process_time() - cpu_start) / commits
+
+
+class Teller:
+    """Moves one from an account to the next, each time another pair: the sum of all must stay what it was."""
+
+    def __init__(self, number: int, deadline: float) -> None:
+        self._turns = itertools.count(number)
+        self._deadline = deadline
+
+    def tick(self, _state: ClusterState, _inbox: Sequence[object], now: float) -> Sequence[Effect]:
+        if now >= self._deadline:
+            raise ReactorFinishedError
+        turn = next(self._turns)
+        source, target = _account(turn), _account(turn + 1)
+        moves = [Patch(source, lambda old: _plus(old, -1)), Patch(target, lambda old: _plus(old, 1))]
+        return [Commit(PatchGroup(tuple(moves)))]
+
+
+def _account(number: int) -> str:
+    return f"{keys.cluster_prefix(CLUSTER)}bank/{number % _ACCOUNTS}"
+
+
+def _plus(old: bytes | None, more: int) -> bytes:
+    return b"%d" % (int(old or b"0") + more)
+
+
+async def _contended(url: str, seconds: float) -> list[float]:
+    """Commits a second of each of several workers over the same accounts, all in this process."""
+    shares: list[float] = []
+    deadline = anyio.current_time() + seconds
+    async with anyio.create_task_group() as tasks:
+        for number in range(_TELLERS):
+            tasks.start_soon(_serve_bank, url, Teller(number, deadline), seconds, shares)
+    client = await connect([url])
+    try:
+        accounts = await client.get_prefix(f"{keys.cluster_prefix(CLUSTER)}bank/")
+    finally:
+        await client.close()
+    assert sum(int(item.value) for item in accounts.items) == 0, "money was made or lost"
+    return shares
+
+
+async def _serve_bank(url: str, teller: Teller, seconds: float, shares: list[float]) -> None:
+    client = await connect([url])
+    try:
+        async with open_session(client) as session:
+            state = ClusterState(CLUSTER)
+            worker = EtcdWorker(
+                client, teller, state=state, session=session, perform=lambda _effect: None, interval_s=0
+            )
+            await worker.run()
+            shares.append(worker.statistics().commits / seconds)
+    finally:
+        await client.close()
 
 
 class Idle:
