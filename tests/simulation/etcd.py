@@ -36,11 +36,14 @@ class Conditions:
 
 
 class SeenEtcd(MemoryEtcd):
-    """``on_write`` gets the events of every revision."""
+    """``on_write`` gets the events of every revision. ``expire`` is called now and then: watchers need no timers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.on_write: Callable[[Sequence[Event]], None] = lambda events: None
+
+    async def wait_changed(self) -> None:
+        await self._changed.wait()
 
     def _apply(self, operations: Sequence[Operation]) -> None:
         before = self.revision

@@ -87,6 +87,7 @@ class Run:
     async def _look(self) -> None:
         while True:
             await anyio.sleep(_LOOK_S)
+            self._world.etcd.expire()
             self._world.checks.look()
 
     async def _traffic(self) -> None:
