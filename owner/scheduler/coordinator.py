@@ -245,6 +245,7 @@ class Coordinator:
         orders: list[Order] = []
         for task in self._next_tasks(view, now):
             orders += self.inflight.start(task, self.roster, self._start_of)
+        self._refuse_overlap()
         return orders
 
     def _is_cut_anew(self) -> bool:
@@ -252,12 +253,17 @@ class Coordinator:
         return self._tables is not tables or self._cuts != cuts
 
     def _drop_leftovers(self) -> None:
-        """:raises owner.errors.InconsistentSpanError: one lies across a span that should be replicated."""
-        leftovers = sorted(self.roster.surplus)
-        refuse_overlap((span for span in leftovers if span.table_id in (self._tables or ())), self.sets, self._cuts)
-        for span in leftovers:
+        for span in sorted(self.roster.surplus):
             if not self.roster.sets[span].captures:
                 self.roster.discard(span)
+
+    def _refuse_overlap(self) -> None:
+        """Before anything that was decided here is said.
+
+        :raises owner.errors.InconsistentSpanError: a span that should not be replicated lies across one that should.
+        """
+        tables = self._tables or ()
+        refuse_overlap((span for span in self.roster.surplus if span.table_id in tables), self.sets, self._cuts)
 
     def _next_tasks(self, view: View, now: float) -> Sequence[Task | Burst]:
         """The first policy with something to do decides this round."""

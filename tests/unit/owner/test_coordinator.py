@@ -5,6 +5,7 @@ import pytest
 from owner.errors import MultiplePrimaryError, SpanError
 from owner.scheduler.coordinator import Coordinator, Identity
 from owner.scheduler.replication import Orders, Role, SetState
+from owner.scheduler.spans import Cuts, even_spans
 from owner.settings import SchedulerSettings
 from reactor.effects import Send
 from reactor.ids import CaptureId, TableSpan, Ts
@@ -35,6 +36,7 @@ class _Cluster:
         self.coordinator = Coordinator(Identity(A, FEED, "0.1.0", REVISION, 1), settings or SchedulerSettings())
         self.captures = list(captures)
         self.tables: dict[int, Ts] | None = dict(TABLES)
+        self.cuts: Cuts = {}
         self.barrier = Barrier()
         self.now = 0.0
         self._inbox: list[Message] = []
@@ -50,7 +52,7 @@ class _Cluster:
     def poll(self, *, after_s: float = 0.1) -> list[Message]:
         self.now += after_s
         inbox, self._inbox = self._inbox, []
-        sent = self.coordinator.poll(self.tables, self.captures, inbox, self.barrier, self.now)
+        sent = self.coordinator.poll(self.tables, self.captures, inbox, self.barrier, self.now, cuts=self.cuts)
         assert all(isinstance(effect, Send) for effect in sent)
         return [effect.message for effect in sent]
 
@@ -302,3 +304,48 @@ def test_many_spans_take_little_time() -> None:
     cluster.settle()
     counts = [list(_places(cluster).values()).count(capture) for capture in (A, B, C)]
     assert sorted(counts) == [333, 333, 334]
+
+
+def test_a_new_owner_takes_over_the_spans_of_a_cut_and_fills_holes_only() -> None:
+    cluster = _Cluster(A, B)
+    low, high = even_spans(1, 2)
+    cluster.cuts = {1: (low, high)}
+    cluster.poll()
+    cluster.answer(A, status(SpanState.REPLICATING, 8, span=low))
+    cluster.answer(B)
+    cluster.settle()
+    places = _places(cluster)
+    assert places.keys() == {low, high, S2}
+    assert places[low] == A
+
+
+@pytest.mark.parametrize("state", [SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING])
+def test_a_span_of_an_earlier_cut_is_stopped_and_never_promoted(state: SpanState) -> None:
+    cluster = _Cluster(A, B)
+    cluster.cuts = {1: even_spans(1, 2)}
+    cluster.poll()
+    cluster.answer(A, status(state, 8, span=S1))
+    cluster.answer(B)
+    orders = cluster.orders(cluster.poll())
+    assert (A, RemoveSpan(S1)) in orders
+    assert S1 not in cluster.coordinator.sets
+    cluster.answer(A, status(state, 9, span=S1))
+    assert (A, RemoveSpan(S1)) in cluster.orders(cluster.poll()), "until it is gone"
+
+
+def test_a_table_that_is_being_cut_has_no_span_and_loses_those_it_has() -> None:
+    cluster = _started(A, B)
+    cluster.cuts = {1: ()}
+    cluster.settle()
+    assert _places(cluster) == {S2: B}
+    cluster.cuts = {1: even_spans(1, 2)}
+    cluster.settle()
+    assert _places(cluster).keys() == {*even_spans(1, 2), S2}
+
+
+def test_spans_that_lie_across_each_other_are_no_guess() -> None:
+    """A cut that is not preceded by stopping the old span cannot come from anything that is right."""
+    cluster = _started(A, B)
+    cluster.cuts = {1: even_spans(1, 2)}
+    with pytest.raises(SpanError, match="overlap"):
+        cluster.settle()
