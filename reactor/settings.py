@@ -7,8 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 #: A session may not be shorter: two lost keep-alives would end it.
 SESSION_TTL_S_MIN = 5
-#: A member that flaps is shown as present for this long at most (tiflow 1.2).
-CAPTURE_REMOVAL_GRACE_S_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +30,6 @@ class ReactorSettings(BaseModel):
     tick_interval_s: Annotated[float, Field(ge=0)] = 0.05
     #: a tick happens at least this often
     idle_interval_s: Annotated[float, Field(gt=0)] = 0.5
-
-    @property
-    def capture_removal_grace_s(self) -> float:
-        """How long a capture that has gone is still shown, so that a short flap moves no table.
-
-        Shorter than TiCDC's ``max(5, ttl / 2)``: it comes on top of the lease that has already run out, and the two
-        together, with what placing tables takes, must stay within the session's time plus 5 s.
-        """
-        return min(CAPTURE_REMOVAL_GRACE_S_MAX, self.session_ttl_s / 10)
+    #: how long a capture that has gone is still shown, so that what is put right at once moves no table. Far shorter
+    #: than TiCDC's ``max(5, ttl / 2)``: its lease has run out already, and nobody comes back under a life's old id
+    capture_removal_grace_s: Annotated[float, Field(ge=0)] = 0.25
