@@ -20,8 +20,9 @@ capture's and cannot be shared, so its own threads read.
 A run that is lost goes on at the place of a new view, L2, as long as the server still has the binlog from L1 on:
 
 - a table that is complete stays as it is;
-- a table that is upserted by a key, with full images, keeps its finished chunks: the same argument holds;
-- any other table is read again from the start, at L2.
+- a table that is upserted by a key, with full images, keeps its finished chunks: the same argument holds, also if it
+  was truncated in between, since replay empties it there and fills it again from the log;
+- any other table is read again from the start, at L2, and so is one whose definition has changed.
 """
 
 import queue
