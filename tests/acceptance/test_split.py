@@ -14,12 +14,13 @@ from reactor.records import SinkMode
 from tests.acceptance.bed import Bed, Process
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, check_changelog, check_upsert, follows
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(900)]
 
 TABLE = "public.account"
 SESSION_TTL_S = 5
-SERVICE_TIMEOUT_S = SESSION_TTL_S + 10
+SERVICE_TIMEOUT_S = SESSION_TTL_S + 15
 CATCH_UP_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0
 TRAPS = (Point.CUT_BEFORE_SINK, Point.CUT_AFTER_SINK)
 
 
@@ -32,7 +33,7 @@ def traps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bed(tmp_path_factory: pytest.TempPathFactory, traps: Path) -> Iterator[Bed]:
     environment = {VARIABLE: ";".join(f"{point}={Action.KILL},when:{traps / point}" for point in TRAPS)}
     directory = tmp_path_factory.mktemp("bed")
-    with Bed(directory, captures=3, environment=environment, session_ttl_s=SESSION_TTL_S) as bed:
+    with Bed(directory, captures=2, environment=environment, session_ttl_s=SESSION_TTL_S) as bed:
         bed.create_feed(UPSERT, SinkMode.UPSERT)
         bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
         yield bed
@@ -51,16 +52,16 @@ def test_split_and_joined_under_load_while_captures_fall(bed: Bed, traps: Path) 
         bed.kill(fallen)
         bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
         bed.start(fallen)
-        bed.wait_for("three captures again", lambda: len(bed.captures()) == len(bed.processes))
+        bed.wait_for(
+            "both captures again", lambda: len(bed.captures()) == len(bed.processes), timeout_s=START_TIMEOUT_S
+        )
 
         for feed, point, count in ((UPSERT, Point.CUT_AFTER_SINK, 1), (CHANGELOG, Point.CUT_BEFORE_SINK, 2)):
             fall_at(bed, traps / point, feed, count)
     bed.wait_for("both have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
     check_upsert(bed)
     check_changelog(bed)
-    for feed in FEEDS:
-        found = bed.ask(lambda client, feed=feed: client.diff(feed), timeout_s=60.0)  # type: ignore[misc]
-        assert all(table.equal for table in found) or feed == CHANGELOG
+    assert all(table.equal for table in bed.ask(lambda client: client.diff(UPSERT), timeout_s=60.0))
 
 
 def fall_at(bed: Bed, trap: Path, feed: str, count: int) -> None:
@@ -73,7 +74,7 @@ def fall_at(bed: Bed, trap: Path, feed: str, count: int) -> None:
     bed.wait_for("the service goes on", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
     for process in fallen(bed):
         bed.start(process)
-    bed.wait_for("three captures again", lambda: len(bed.captures()) == len(bed.processes))
+    bed.wait_for("both captures again", lambda: len(bed.captures()) == len(bed.processes), timeout_s=START_TIMEOUT_S)
 
 
 def fallen(bed: Bed) -> list[Process]:
