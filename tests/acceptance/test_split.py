@@ -48,10 +48,10 @@ def test_split_and_joined_under_load_while_captures_fall(bed: Bed, traps: Path) 
         assert len({span.capture for span in spans(bed, UPSERT)}) > 1, "several captures write the table"
         bed.wait_for("both follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
 
-        fallen = bed.by_id(next(span.capture for span in spans(bed, UPSERT)))
-        bed.kill(fallen)
+        victim = bed.by_id(next(span.capture for span in spans(bed, UPSERT)))
+        bed.kill(victim)
         bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
-        bed.start(fallen)
+        bed.start(victim)
         bed.wait_for(
             "both captures again", lambda: len(bed.captures()) == len(bed.processes), timeout_s=START_TIMEOUT_S
         )
