@@ -6,6 +6,7 @@ what it does not find is a hole that is filled. How a table gets other spans is 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 
 from owner.errors import InconsistentSpanError
@@ -18,6 +19,7 @@ SPANS_MAX = 100
 Cuts = Mapping[int, tuple[TableSpan, ...]]
 
 
+@lru_cache(maxsize=4096)
 def even_spans(table_id: int, count: int) -> tuple[TableSpan, ...]:
     """``count`` spans that together are the table."""
     ends = [at * KEY_SPACE // count for at in range(count + 1)]

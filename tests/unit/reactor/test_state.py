@@ -9,11 +9,13 @@ from reactor.records import (
     CaptureInfo,
     ChangefeedInfo,
     ChangefeedStatus,
+    CutUnderWay,
     DdlRecord,
     LogHead,
     Record,
     SealedUri,
     SyncPoint,
+    TableCut,
     TaskPosition,
     Unit,
     UnitRecord,
@@ -67,6 +69,16 @@ def test_every_record_of_a_changefeed_finds_its_place(state: ClusterState) -> No
     assert feed.sync_points == {8: point}
     assert not state.broken
     assert state.ignored_count == 0
+
+
+def test_a_cut_is_found_by_its_table_and_says_what_is_under_way(state: ClusterState) -> None:
+    cut = TableCut(table_id=7, spans=1, wanted=4, number=2, under_way=CutUnderWay(spans=4, ts=Ts(9)))
+    key = keys.CutKey("c", "default", FEED, 7)
+    put(state, key, cut)
+    assert keys.parse(str(key)) == key
+    assert state.changefeeds[FEED].cuts == {7: cut}
+    state.update(str(key), None, mod_revision=2)
+    assert state.changefeeds == {}
 
 
 def test_a_changefeed_is_gone_with_its_last_key(state: ClusterState) -> None:
