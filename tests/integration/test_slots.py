@@ -1,6 +1,7 @@
 """What Weir makes at the server, and that nothing of it stays when a changefeed is removed."""
 
 import itertools
+import time
 
 import pytest
 
@@ -100,6 +101,29 @@ def test_a_late_drop_does_not_meet_a_successor_of_the_same_id(uri: str) -> None:
         slots.check_position(connection, after.slot, start_ts)
         assert published(connection) == {after.publication: ["a"]}
     slots.drop_upstream(uri, after)
+
+
+def test_a_reader_that_takes_nothing_any_more_is_ended(uri: str) -> None:
+    """As one is whose cable is cut: what the server still has to say to it fills every buffer."""
+    names = names_for("c", uri.rsplit("/", 1)[-1])
+    with connect(uri) as connection, connect(uri, replication=True) as reader:
+        connection.query("CREATE TABLE a (i int PRIMARY KEY, t text)")
+        slots.open_upstream(uri, names, [table(connection, "a")])
+        reader.start_copy(
+            f"START_REPLICATION SLOT {names.slot} LOGICAL 0/0 "
+            f"(proto_version '1', publication_names '{names.publication}')"
+        )
+        status = slots.slot_status(connection, names.slot)
+        assert status is not None
+        pid = status.active_pid
+        connection.query("INSERT INTO a SELECT i, repeat(md5(i::text), 100) FROM generate_series(1, 10000) AS i")
+        blocked = f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'WalSenderWriteData'"
+        while not connection.query(blocked):
+            time.sleep(0.05)
+        started = time.monotonic()
+        slots.evict_reader(connection, names.slot)
+        assert time.monotonic() - started < 4
+        slots.drop_slot(connection, names.slot)
 
 
 def test_a_publication_of_the_user_is_used_but_never_changed(uri: str) -> None:

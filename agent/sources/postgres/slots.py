@@ -33,6 +33,8 @@ _APPEND_SUFFIX = "_append"
 #: making a slot waits for every transaction that is open at the moment
 _CREATE_TIMEOUT_S = 600.0
 _FAILOVER_VERSION = 17
+_EVICTION_MS = 500
+_EVICTIONS_MAX = 10
 
 _log = structlog.get_logger()
 
@@ -220,12 +222,15 @@ def evict_reader(connection: Connection, slot: str) -> None:
     """End whoever streams from the slot, and wait until it has ended.
 
     For the one who has taken the log over: a reader that sleeps or was cut off holds the slot until the server notices,
-    which takes ``wal_sender_timeout`` (60 s), and could not add to the log any more.
+    which takes ``wal_sender_timeout`` (60 s), and could not add to the log any more. The server's process is told again
+    and again, since one whose client takes nothing any more hangs in telling it why it ends, until the second time.
     """
-    status = slot_status(connection, slot)
-    if status is not None and status.active_pid:
+    for _ in range(_EVICTIONS_MAX):
+        status = slot_status(connection, slot)
+        if status is None or not status.active_pid:
+            return
         _log.info("ending the slot's reader", slot=slot, pid=status.active_pid)
-        connection.query(f"SELECT pg_terminate_backend({status.active_pid}, 5000)")
+        connection.query(f"SELECT pg_terminate_backend({status.active_pid}, {_EVICTION_MS})")
 
 
 def drop_slot(connection: Connection, slot: str) -> None:
