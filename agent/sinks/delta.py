@@ -144,11 +144,11 @@ class DeltaSink:
             return False
         self._owner.refuse_foreign(opened, place)
         recorded = delta_table.recorded_ts(opened, self._owner.changefeed, span)
-        delta_table.refuse_retired(recorded, table, span)
         if recorded != table.start_ts:
+            stands = "is split" if recorded == delta_table.RETIRED else f"stands at {recorded}"
             raise SinkConfigError(
-                f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it stands at "
-                f"{recorded}, this one starts at {table.start_ts}); remove it or choose another sink directory"
+                f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it {stands}, "
+                f"this one starts at {table.start_ts}); remove it or choose another sink directory"
             )
         return True
 
