@@ -296,7 +296,9 @@ def test_purged_binlogs_and_a_reset_are_told_apart(tmp_path: Path) -> None:
         begin = where(server)
         run(server, "c", "INSERT INTO t VALUES (1)", "FLUSH BINARY LOGS", "INSERT INTO t VALUES (2)")
         later = where(server)
-        run(server, "c", f"PURGE BINARY LOGS TO '{later.binlog.file}'")
+        # refused for as long as InnoDB has not written what the old file tells of
+        while [begin.binlog.file] in [row[:1] for row in server.execute("SHOW BINARY LOGS")]:
+            run(server, "c", f"PURGE BINARY LOGS TO '{later.binlog.file}'")
         with connect(server.uri()) as connection:
             with pytest.raises(SnapshotLostByGCError, match=r"purged binlog\.000001.*binlog_expire.*new snapshot"):
                 resume(connection, begin)

@@ -5,9 +5,9 @@ the arena is full, or because a definition of a table came, behind which nothing
 has been taken. Nothing here decides when a segment ends or what is durable: that is ``agent.units.sync``. Nothing
 here looks into rows either.
 
-Why pauses: a reader that waits in the socket is woken for every commit. One that sleeps 5 ms before the next look, while
-little comes, took half of the CPU time at 2,000 commits a second, and cost the server no more; 15 ms gave little
-more. A block of 64 KiB says that the server has much to send, and then nobody sleeps.
+Why pauses: a reader that waits in the socket is woken for every commit. One that sleeps 5 ms before the next look,
+while little comes, took half of the CPU time at 2,000 commits a second and cost the server no more; with 15 ms little
+more was saved. A block of 64 KiB says that the server has much to send, and then nobody sleeps.
 
 Three layers: this one moves bytes (off the socket, out of a compressed transaction, from one arena into the next),
 ``split`` walks over events, ``rare`` deals with what is not rows.
