@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from agent.errors import SinkFencedError
+from agent.feed_parts import Feed, FeedParts
 from agent.flush.job import flush
 from agent.key_hash import key_hash
-from agent.parts import Flushed, SpanPosition
+from agent.parts import Flushed, SpanFlushed, SpanPosition
 from agent.ports import SpanCut
 from agent.sources.postgres.types import arrow_schema
 from owner.recut import ROW_MOVED
 from owner.scheduler.spans import even_spans
-from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.records import ChangefeedConfig, Mode, RunningError, SinkMode
 from tests.integration.pgoutput_build import TABLE, inserted, updated
 from tests.integration.test_flush_job import RECORD, Inline, Rig
 from tests.unit.agent.changes_build import changes, insert
@@ -92,3 +95,33 @@ def test_a_changelog_has_no_need_to_stop(tmp_path: Path) -> None:
     assert [span.error for span in flushed.spans] == [None] * 4
     found = [row for row in rig.rows("_commit_version", "_change_type", "id", "_unchanged") if row[0] == 150]
     assert found == [(150, "delete", old, None), (150, "insert", new, ["big"])]
+
+
+async def test_a_late_capture_s_span_fails_alone(tmp_path: Path) -> None:
+    """Where the sink stands now is no position for it, and the other spans of its flush keep theirs."""
+    feed = Feed(
+        id=ChangefeedId("feed"),
+        cluster="c",
+        namespace="default",
+        source_uri="postgresql://u@h/d",
+        sink_uri=f"delta+file://{tmp_path}/lake",
+        mode=Mode.ALL,
+        sink_mode=SinkMode.UPSERT,
+        config=ChangefeedConfig(),
+        start_ts=Ts(0),
+        log_uri=str(tmp_path / "log"),
+        created=1,
+    )
+    sink, whole = feed.open_sink(), TableSpan(TABLE.table_id)
+    sink.load(RECORD, TABLE, arrow_schema(TABLE), [])
+    client = MemoryClient(MemoryEtcd())
+    parts = FeedParts(feed, capture=CaptureId("a"), client=client, executor=Inline(), checkpoint=lambda: Ts(0))
+    assert (await parts.open_span(RECORD, whole, Ts(0))).recorded_ts == 100
+    assert sink.cut(RECORD, SpanCut((whole,), SPANS, Ts(150), 1)) == 150
+    late = SpanFlushed(
+        SpanPosition(whole, RECORD, Ts(100), Ts(100)), error=RunningError(code=SinkFencedError.code, message="late")
+    )
+    assert await parts._look_again(late) is late
+    with pytest.raises(SinkFencedError, match="cut into other spans"):
+        await parts.open_span(RECORD, whole, Ts(0))
+    assert (await parts.open_span(RECORD, SPANS[2], Ts(0))).recorded_ts == 150
