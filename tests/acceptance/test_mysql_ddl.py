@@ -1,0 +1,118 @@
+"""Definitions in the binlog while sysbench writes: the sink follows, once, also when the owner falls in between."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from reactor.failpoints import VARIABLE, Action, Point
+from reactor.records import SinkMode
+from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
+from tests.acceptance.maria_bed import DATABASE, MariaBed, is_installed
+
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not is_installed(), reason="sysbench is not installed (Debian: apt-get install sysbench)"),
+]
+
+CATCH_UP_TIMEOUT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traps") / "trap"
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory, trap: Path) -> Iterator[MariaBed]:
+    bed = MariaBed(tmp_path_factory.mktemp("bed"), captures=2)
+    bed.environment[VARIABLE] = f"{Point.SCHEMA_AFTER_SINK}={Action.KILL},when:{trap}"
+    with bed:
+        bed.execute("CREATE TABLE thing (id int PRIMARY KEY, a varchar(20), b int, gone text)")
+        bed.execute("INSERT INTO thing SELECT id, CONCAT('a', id), k, 'g' FROM sbtest1")
+        bed.create_feed(UPSERT, SinkMode.UPSERT)
+        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
+        yield bed
+
+
+def catch_up(bed: MariaBed) -> None:
+    bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+
+
+def stored(bed: MariaBed, table: str) -> pa.Table:
+    return bed.delta(UPSERT, table)
+
+
+def check(bed: MariaBed, table: str, *columns: str) -> None:
+    found = stored(bed, table)
+    assert sorted(found.column_names) == sorted(columns)
+    rows = zip(*(found.sort_by("id").column(name).to_pylist() for name in columns), strict=True)
+    there = [tuple(row) for row in bed.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY id")]
+    assert [tuple(map(plain, row)) for row in rows] == [tuple(map(plain, row)) for row in there]
+
+
+def plain(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def check_diff(bed: MariaBed) -> None:
+    for feed in FEEDS:
+        found = bed.ask(lambda client, feed=feed: client.diff(feed), timeout_s=120.0)  # type: ignore[misc]
+        assert [(feed, one.table) for one in found if not one.equal] == []
+
+
+def test_columns_come_go_and_change(bed: MariaBed) -> None:
+    with bed.load(rate=30):
+        bed.execute("ALTER TABLE thing ADD n bigint NOT NULL DEFAULT 7 AFTER id, ADD e enum('x','y') DEFAULT 'y'")
+        bed.execute("UPDATE thing SET n = 8 WHERE id < 50")
+        bed.execute("ALTER TABLE thing CHANGE a c varchar(40), DROP COLUMN gone")
+        bed.execute("UPDATE thing SET c = 'x' WHERE id < 20")
+        bed.execute("ALTER TABLE thing MODIFY b bigint")
+        bed.execute("UPDATE thing SET b = 1 << 40 WHERE id = 7")
+        bed.execute("ALTER TABLE sbtest1 ADD extra int DEFAULT 3")
+    catch_up(bed)
+    check(bed, "thing", "id", "n", "c", "b", "e")
+    check(bed, "sbtest1", "id", "k", "c", "pad", "extra")
+    check_diff(bed)
+
+
+def test_tables_come_go_and_change_names(bed: MariaBed) -> None:
+    with bed.load(rate=30):
+        bed.execute("CREATE TABLE fresh (id int PRIMARY KEY, v varchar(10))")
+        bed.execute("INSERT INTO fresh SELECT id, 'v' FROM sbtest2 WHERE id < 500")
+        bed.execute("RENAME TABLE fresh TO fresher, thing TO fresh")
+        bed.execute("UPDATE fresher SET v = 'w' WHERE id < 100")
+        bed.execute("UPDATE fresh SET n = 9 WHERE id < 10")
+        bed.execute("DROP TABLE sbtest8")
+        bed.execute("CREATE TABLE sbtest8 (id int PRIMARY KEY, other int)")
+        bed.execute("INSERT INTO sbtest8 VALUES (1, 2), (3, 4)")
+        bed.execute("TRUNCATE TABLE sbtest7")
+        bed.execute("INSERT INTO sbtest7 (id, k, c, pad) VALUES (1, 2, 'c', 'p')")
+    catch_up(bed)
+    check(bed, "fresher", "id", "v")
+    check(bed, "fresh", "id", "n", "c", "b", "e")
+    check(bed, "sbtest8", "id", "other")
+    check(bed, "sbtest7", "id", "k", "c", "pad")
+    check_diff(bed)
+
+
+def test_an_online_schema_change_while_the_owner_falls(bed: MariaBed, trap: Path) -> None:
+    owner = bed.owner()
+    trap.touch()
+    with bed.load(rate=30):
+        bed.execute("CREATE TABLE _sbtest2_gho LIKE sbtest2")
+        bed.execute("ALTER TABLE _sbtest2_gho ADD extra varchar(5) NOT NULL DEFAULT 'q'")
+        bed.execute("INSERT INTO _sbtest2_gho (id, k, c, pad) SELECT id, k, c, pad FROM sbtest2")
+        bed.execute("RENAME TABLE sbtest2 TO _sbtest2_del, _sbtest2_gho TO sbtest2")
+        bed.execute("DROP TABLE _sbtest2_del")
+        bed.wait_for("the owner falls", lambda: not owner.is_running)
+        catch_up(bed)
+        bed.start(owner)
+    catch_up(bed)
+    names = stored(bed, "sbtest2").column_names
+    assert "extra" in names
+    assert not (bed.lake(UPSERT) / DATABASE / "_sbtest2_gho").exists()
