@@ -51,6 +51,9 @@ _PATIENCE_SQL: Final = "SET SESSION net_write_timeout = 3600, wait_timeout = 864
 _PATIENCE_MARIADB_SQL: Final = "SET SESSION max_statement_time = 0, idle_transaction_timeout = 0"
 _PATIENCE_MARIADB_READ_SQL: Final = "SET SESSION idle_readonly_transaction_timeout = 0"
 _PATIENCE_MYSQL_SQL: Final = "SET SESSION max_execution_time = 0"
+#: sizes of tables as they are, not as they were a day ago
+_FRESH_STATISTICS_SQL: Final = "SET SESSION information_schema_stats_expiry = 0"
+_FRESH_STATISTICS_SINCE: Final = (8, 0)
 
 _log = structlog.get_logger()
 
@@ -83,6 +86,8 @@ def open_reader(target: Target) -> Connection:
             connection.execute(_PATIENCE_MARIADB_READ_SQL)
         else:
             connection.execute(_PATIENCE_MYSQL_SQL)
+            if connection.server_version >= _FRESH_STATISTICS_SINCE:
+                connection.execute(_FRESH_STATISTICS_SQL)
     except BaseException:
         connection.close()
         raise
