@@ -13,12 +13,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from agent.sources.mysql import charsets, decimals, json_binary, kernels_bytes
+from agent.sources.mysql import charsets, decimals, json_binary, kernels_bytes, kernels_json
 from agent.sources.mysql.builders import BadValueError, allocate
 from agent.sources.mysql.decimals import Groups
 
 _ASCII_MAX = 127
+_OFFSET_MAX = 2**31 - 1
+_NO_DOCUMENT = "its bytes are not a JSON document"
 #: character sets in which a byte below 128 is not what ASCII says
 _NOT_ASCII: Final = frozenset({"swe7", "ucs2", "utf16", "utf16le", "utf32"})
 
@@ -162,7 +165,21 @@ def inet6_text(values: pa.Array) -> pa.Array:
 
 
 def json(values: pa.Array) -> pa.Array:
-    return _each(values, json_binary.to_text, "its bytes are not a JSON document")
+    offsets, data = _buffers(values)
+    out_offsets, is_left = allocate(len(values) + 1, np.int32), np.zeros(len(values), np.bool_)
+    room = len(data) * kernels_json.GROWTH + len(values) * kernels_json.SLACK_BYTES
+    if room > _OFFSET_MAX:
+        return _each(values, json_binary.to_text, _NO_DOCUMENT)
+    out = allocate(room, np.uint8)
+    size = kernels_json.write_documents(data, offsets, out_offsets, out, is_left)
+    texts = _with_text(values, out_offsets, out[:size])
+    if not _is_ascii(out[:size]):
+        _check_each(texts, _NO_DOCUMENT)
+    rest = np.where(is_left, values.is_valid().to_numpy(zero_copy_only=False), False)
+    if not rest.any():
+        return texts
+    others = _each(pc.if_else(pa.array(rest), values, None), json_binary.to_text, _NO_DOCUMENT)
+    return pc.if_else(pa.array(rest), others, texts)
 
 
 def decompressed(values: pa.Array) -> pa.Array:

@@ -1,11 +1,14 @@
 """MySQL's binary JSON and partial updates of it: documents built by hand, and python-mysql-replication's reading."""
 
 import base64
+import contextlib
 import json
 import struct
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +16,8 @@ from hypothesis import strategies as st
 from agent.errors import DecodeError
 from agent.ports import UPDATE, Changes
 from agent.schema import Column
-from agent.sources.mysql import json_binary, json_numbers, wire
+from agent.sources.mysql import conversions, json_binary, json_numbers, kernels_json, wire
+from agent.sources.mysql.builders import BadValueError
 from agent.sources.mysql.decode import decode
 from agent.sources.mysql.types import FieldType
 from tests.binlog_rows import as_batch
@@ -181,6 +185,47 @@ def test_values_of_sql_types(document: bytes, shown: str) -> None:
 def test_a_large_document_costs_its_size() -> None:
     value = [{"name": "x" * 20, "n": i} for i in range(20_000)]
     assert json.loads(json_binary.to_text(_document(value, is_large=True))) == value
+
+
+def _converted(*documents: bytes | None) -> list[str | None]:
+    """By the kernel, where that does it."""
+    texts = conversions.json(pa.array(documents, pa.binary()))
+    texts.validate(full=True)
+    return texts.to_pylist()  # type: ignore[no-any-return]
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | _DOCUMENTS | st.decimals(-(10**6), 10**6, places=3).map(float), max_size=5), st.booleans())
+def test_the_kernel_writes_what_python_writes(values: list[Any], is_large: bool) -> None:
+    documents = [None if value is None else _document([value], is_large=is_large) for value in values]
+    assert _converted(*documents) == [None if one is None else json_binary.to_text(one) for one in documents]
+
+
+@pytest.mark.parametrize("value", [*_DOUBLES, 2.675, -0.001, 1e9, 999999999999999.0, 0.1 + 0.2, 1 / 3, 123.456789012])
+def test_the_kernels_doubles_are_pythons(value: float) -> None:
+    document = _document({"d": value, "e": -value})
+    assert _converted(document) == [json_binary.to_text(document)]
+
+
+def test_the_kernel_does_the_common_documents_by_itself() -> None:
+    offsets, out, is_left = np.zeros(3, np.int32), np.zeros(4000, np.uint8), np.zeros(2, np.bool_)
+    common = _document({"a": [1, -2, 2**40, 2**64 - 1, True, None, 'é"\n\x02'], "b": {"price": 12.5, "n": -0.07}})
+    rare = _document([1 / 3])
+    ends = np.cumsum([0, len(common), len(rare)]).astype(np.int32)
+    size = kernels_json.write_documents(np.frombuffer(common + rare, np.uint8), ends, offsets, out, is_left)
+    assert is_left.tolist() == [False, True]
+    assert out[:size].tobytes().decode() == json_binary.to_text(common)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=60) | _DOCUMENTS.map(_document), st.lists(st.tuples(st.integers(0, 50), st.integers(0, 255))))
+def test_damage_is_refused_by_the_kernel_too(document: bytes, changed: list[tuple[int, int]]) -> None:
+    damaged = bytearray(document)
+    for at, byte in changed:
+        if at < len(damaged):
+            damaged[at] = byte
+    with contextlib.suppress(BadValueError):
+        _converted(b"", bytes(damaged), None)
 
 
 _DOC = Column("doc", FieldType.JSON, 4, "json")
