@@ -53,7 +53,7 @@ class Followed:
     def run(self, *statements: str) -> list[DdlRecord]:
         begin = where(self._mariadb)
         run(self._mariadb, self._database, *statements)
-        found = []
+        found: list[DdlRecord] = []
         with streaming(self._mariadb, begin, self._database, interpret=self._interpreter.interpret) as stream:
             for cut in [*read_until(stream, where(self._mariadb)), stream.progress()]:
                 found += cut.ddl
