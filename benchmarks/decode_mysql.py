@@ -125,7 +125,7 @@ def _rate(events: Batches, rows: int) -> float:
 
 
 def _peer_rate(server: EmbeddedMariaDB) -> float:
-    address = {"host": "127.0.0.1", "port": server.port, "user": "weir", "passwd": server.password}
+    address = {"host": "127.0.0.1", "port": server.port, "user": "weir", "password": server.password}
     reader = BinLogStreamReader(
         connection_settings=address,
         server_id=77,
