@@ -24,7 +24,7 @@ class SchedulerSettings:
     heartbeat_s: float = 0.5
     full_heartbeat_s: float = 2.0
     full_spans_per_s: int = 20_000
-    full_spans_per_round: int = 5_000
+    full_spans_per_round: int = 2_000
     max_task_concurrency: int = 10
     add_table_batch_size: int = 50
     check_balance_interval_s: float = 60.0
