@@ -96,7 +96,7 @@ class Operator:
         """A changefeed over a source and a sink of its own; asked for again until it is there."""
         self._created += 1
         number, world = self._created, self._world
-        upstream = Upstream(self._random.randint(1, 4), world.chance("source", number))
+        upstream = Upstream(self._random.randint(1, 4), world.chance("source", number), world.chance("whims", number))
         world.outside.upstreams[f"sim://source{number}"] = upstream
         for _ in range(self._random.randint(0, 5)):
             upstream.commit()

@@ -21,7 +21,10 @@ from reactor.ids import TableSpan, Ts
 from reactor.records import TableRecord
 
 _START_TS = 1000
+_NOWHERE = Ts(0)
 _KEY_SPACE = 1 << 64
+#: how many transactions change a table
+_ALTERS = 0.05
 
 
 class ViolationError(AssertionError):
@@ -42,7 +45,7 @@ class RowEvent:
 class Upstream:
     """One source database. ``position``: nothing will be committed at or below it any more."""
 
-    def __init__(self, tables: int, random: Random) -> None:
+    def __init__(self, tables: int, random: Random, whims: Random) -> None:
         self.tables = tuple(
             TableRecord(table_id=number, schema_name="public", name=f"t{number}", key=("id",))
             for number in range(1, tables + 1)
@@ -53,7 +56,10 @@ class Upstream:
         self.slot_ts: Ts | None = None
         #: who streams from the slot: it serves one at a time, and a slot that is read cannot be dropped
         self.reader: object = None
+        #: transactions that change a table's schema, and which table
+        self.alterations: list[tuple[Ts, int]] = []
         self._random = random
+        self._whims = whims
 
     def commit(self) -> None:
         """One transaction."""
@@ -61,6 +67,8 @@ class Upstream:
         for _ in range(self._random.choice((1, 1, 2, 3, 8))):
             table, hash = self._random.choice(self.tables), self._random.randrange(_KEY_SPACE)
             self.events.append(RowEvent(self.position, len(self.events), table.table_id, hash))
+        if self._whims.random() < _ALTERS:
+            self.alterations.append((self.position, self.events[-1].table_id))
         self._tell()
 
     def move(self) -> None:
@@ -82,6 +90,10 @@ class Upstream:
     def between(self, from_ts: Ts, to_ts: Ts) -> list[RowEvent]:
         start = bisect_right(self.events, from_ts, key=lambda event: event.ts)
         return self.events[start : bisect_right(self.events, to_ts, key=lambda event: event.ts)]
+
+    def altered(self, from_ts: Ts, to_ts: Ts) -> list[tuple[Ts, int]]:
+        """Schema changes in ``(from_ts, to_ts]``, and of which table."""
+        return [(ts, table) for ts, table in self.alterations if from_ts < ts <= to_ts]
 
     def last_ts(self, span: TableSpan, up_to: Ts) -> Ts:
         """The span's last change at or below ``up_to``."""
@@ -156,11 +168,13 @@ class StorageReader(LogReader):
 
 @dataclass(slots=True)
 class SinkTable:
-    """``records``: how far each span is; ``rows``: numbers of the events that were applied; ``cuts``: so many."""
+    """``records``: how far each span is; ``rows``: numbers of the events that were applied; ``cuts``: so many.
+    ``altered_ts``: the schema change that it has followed."""
 
     records: dict[TableSpan, Ts] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
     cuts: int = 0
+    altered_ts: Ts = _NOWHERE
 
 
 class Sink:
@@ -176,7 +190,7 @@ class Sink:
         """Take a dumped table over; one that is there stays."""
         if table_id not in self.tables:
             rows = [event.number for event in self._upstream.between(Ts(0), start_ts) if event.table_id == table_id]
-            self.tables[table_id] = SinkTable({TableSpan(table_id): start_ts}, rows)
+            self.tables[table_id] = SinkTable({TableSpan(table_id): start_ts}, rows, altered_ts=start_ts)
             self._note(f"table {table_id} loaded at {start_ts}")
 
     def recorded_ts(self, span: TableSpan) -> Ts | None:
@@ -208,6 +222,18 @@ class Sink:
         self._note(f"table {order.new[0].table_id} has {len(order.new)} spans from {order.ts} on")
         return order.ts
 
+    def alter(self, table_id: int, ts: Ts) -> None:
+        """Follow a schema change, once. All that was written before it has to be here, and nothing of later."""
+        table = self.tables[table_id]
+        if table.altered_ts >= ts:
+            return
+        for span, recorded in table.records.items():
+            missing = [event.number for event in self._upstream.between(recorded, Ts(ts - 1)) if event.is_of(span)]
+            if missing or recorded >= ts:
+                raise ViolationError(f"table {table_id} altered at {ts} while {span} is at {recorded}: lacks {missing}")
+        table.altered_ts = ts
+        self._note(f"table {table_id} altered at {ts}")
+
     def commit(self, span: TableSpan, from_ts: Ts, to_ts: Ts, rows: list[RowEvent], writer: str) -> None:
         """Rows and record, or nothing.
 
@@ -224,6 +250,9 @@ class Sink:
         if self.target_ts is not None and to_ts > self.target_ts:
             raise ViolationError(f"{writer} wrote {span} up to {to_ts}, past the target {self.target_ts}")
         table = self.tables[span.table_id]
+        for ts, altered in self._upstream.altered(Ts(0), to_ts):
+            if altered == span.table_id and ts > table.altered_ts:
+                raise ViolationError(f"{writer} wrote {span} up to {to_ts}, past the schema change at {ts}")
         wanted = [event.number for event in self._upstream.between(table.records[span], to_ts) if event.is_of(span)]
         given = [event.number for event in rows]
         if given != wanted or to_ts <= table.records[span]:

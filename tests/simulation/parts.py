@@ -26,7 +26,17 @@ from reactor import keys
 from reactor.client import Compare, EtcdClient
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, TableSpan, Ts
-from reactor.records import ChangefeedInfo, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records import (
+    ChangefeedInfo,
+    DdlRecord,
+    SchemaChangeKind,
+    SinkMode,
+    TableChange,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
 from tests.simulation.outside import RowEvent, Segment, Sink, Storage, StorageReader, Upstream
 
 if TYPE_CHECKING:
@@ -62,6 +72,7 @@ class SimulatedParts:
         self._sink: Sink = outside.sinks[info.sink.sealed]
         self._storage: Storage = outside.storage(info.id)
         self._reader = StorageReader(self._storage)
+        self._tables: tuple[TableRecord, ...] = ()
         self._random: Random = node.world.chance("parts", node.name, capture, info.id, info.epoch)
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
@@ -173,6 +184,7 @@ class SimulatedParts:
         before = await records.read() or await self._begin_without_dump(order)
         running = before.with_(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
+        self._tables = running.tables
         log_key = keys.LogKey(self._node.world.cluster, self._info.namespace, self._info.id, order.source)
         store = EtcdHeadStore(self._client, log_key, life=self._life)
         writer = LogWriter(store, capture=self._capture, epoch_floor=self._life.revision)
@@ -245,7 +257,17 @@ class SimulatedParts:
         name = SegmentName(head.last_seq + 1, head.epoch, events[0].ts, events[-1].ts, resolved_ts)
         segment = Segment(name, tuple(events), self._node.world.now)
         await self._node.in_thread(self._ask(lambda: self._storage.write(segment)))
-        await writer.append(name.ref(str(name)), is_complete=is_complete, resolved_time=self._node.world.now)
+        ddl = self._changes(head.resolved_ts, resolved_ts) if is_complete else ()
+        await writer.append(name.ref(str(name)), is_complete=is_complete, resolved_time=self._node.world.now, ddl=ddl)
+
+    def _changes(self, from_ts: Ts, to_ts: Ts) -> list[DdlRecord]:
+        """What the source's stream says of its tables; no name and no key changes."""
+        tables = {table.table_id: table for table in self._tables}
+        changes = (
+            (ts, TableChange(kind=SchemaChangeKind.ALTER, table_id=id, table=tables[id]))
+            for ts, id in self._upstream.altered(from_ts, to_ts)
+        )
+        return [DdlRecord(ts=ts, changes=(change,)) for ts, change in changes]
 
     async def _remove_old(self, writer: LogWriter) -> None:
         entries = await self._node.in_thread(self._ask(self._storage.entries))

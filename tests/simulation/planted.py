@@ -12,6 +12,7 @@ from unittest import mock
 
 import anyio
 
+from agent import processor
 from agent.log import head, retention
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
@@ -19,7 +20,8 @@ from agent.parts import FlushLimits
 from agent.units.records import UnitRecords
 from capture import comparison
 from capture.door import Door
-from owner import jobs, watermark
+from owner import ddl, jobs, watermark
+from owner.ddl import SchemaChanges
 from owner.jobs import SinkRead
 from owner.recut import Recuts
 from owner.scheduler import replication
@@ -239,6 +241,26 @@ def cut_ahead_of_the_spans(stack: ExitStack) -> None:
     _replace(stack, Recuts, "_await_stop", await_stop)
 
 
+def forget_what_holds_a_table(stack: ExitStack) -> None:
+    """A capture waits for the owner's word on a schema change, which comes later than the log's head."""
+    _replace(stack, processor, "held_tables", lambda _: {})
+
+
+def alter_before_the_spans_are_there(stack: ExitStack) -> None:
+    """The sink follows a schema change as soon as it is found."""
+    _replace(stack, ddl, "_stand_there", lambda *_: True)
+
+
+def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
+    """The owner takes a schema change for done that the sink has not followed."""
+
+    def tick(self: SchemaChanges, facts: Any, spans: Any, now: float) -> Any:
+        pending = [record for record in facts.ddl.values() if not record.done]
+        return [self._done(facts, record) for record in pending]
+
+    _replace(stack, SchemaChanges, "tick", tick)
+
+
 def compare_what_was_not_held(stack: ExitStack) -> None:
     """Source and sink are compared wherever they are."""
     original = comparison._checkpoints
@@ -254,7 +276,8 @@ def compare_what_was_not_held(stack: ExitStack) -> None:
         if isinstance(job, jobs.HoldAt):
             self.held_ts = job.ts  # type: ignore[attr-defined]
             return job.ts
-        return await original_ask(self, job)
+        answer = await original_ask(self, job)
+        return getattr(self, "held_ts", answer) if isinstance(job, jobs.Release) else answer
 
     original_ask = Door.ask
     _replace(stack, Door, "ask", ask)
@@ -286,6 +309,9 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         cut_before_the_sink_has,
         cut_ahead_of_the_spans,
         compare_what_was_not_held,
+        forget_what_holds_a_table,
+        alter_before_the_spans_are_there,
+        let_a_checkpoint_pass_a_schema_change,
     )
 }
 

@@ -140,9 +140,13 @@ class SimulatedLifeWorks:
             post(said(error=str(failure)))
 
     async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
-        """Rows have no columns here; what may go wrong is the answer."""
+        """Rows have no columns here; the sink checks that it is the moment."""
+        sink = self._node.world.outside.sinks[effect.info.sink.sealed]
         try:
-            await self._node.in_thread(self._ask(lambda: None))
+            if not await self._is_still_there(effect.info):
+                return
+            for change in effect.record.changes:
+                await self._node.in_thread(self._ask(partial(sink.alter, change.table_id, effect.record.ts)))
             post(SchemaApplied(effect.changefeed, effect.record.ts))
         except WeirError as failure:
             post(SchemaApplied(effect.changefeed, effect.record.ts, running_error(failure)))
