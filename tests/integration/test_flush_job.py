@@ -30,7 +30,9 @@ RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", ke
 class Inline:
     """An executor that runs tasks where it stands: everything but Spark."""
 
-    def map(self, function: Callable[[Any], Any], descriptors: Sequence[Any], *, description: str, **_: object) -> list[Any]:
+    def map(
+        self, function: Callable[[Any], Any], descriptors: Sequence[Any], *, description: str, **_: object
+    ) -> list[Any]:
         return [function(item) for item in descriptors]
 
 
