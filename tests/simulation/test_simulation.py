@@ -15,6 +15,7 @@ _CHEAP = {
     "cut ahead of the spans": 5,
     "cut before the sink has": 5,
     "forget the from ts check": 30,
+    "forget what holds a table": 5,
     "lose a patch on overflow": 5,
     "promote early": 20,
     "resume inside a transaction": 40,
