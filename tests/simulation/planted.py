@@ -20,11 +20,12 @@ from agent.parts import FlushLimits
 from agent.units.records import UnitRecords
 from capture import comparison
 from capture.door import Door
-from owner import ddl, jobs, watermark
+from owner import ddl, jobs
 from owner.ddl import SchemaChanges
 from owner.jobs import SinkRead
 from owner.recut import Recuts
 from owner.scheduler import replication
+from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.replication import ReplicationSet, Role
 from owner.sync_points import SyncPoints
 from reactor import txn
@@ -171,7 +172,7 @@ def outlive_the_lease(stack: ExitStack) -> None:
 
 def state_a_checkpoint_of_some_spans(stack: ExitStack) -> None:
     """A table without a span holds nothing back."""
-    _replace(stack, watermark, "covers", lambda tables, positions: True)
+    _replace(stack, Coordinator, "lowest", property(lambda self: self.roster.lowest))
 
 
 def write_past_the_barrier(stack: ExitStack) -> None:
