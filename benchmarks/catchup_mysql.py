@@ -90,12 +90,13 @@ def _peer(found: Bed, place: tuple[str, int]) -> float:
     part = server.part
     reader = BinLogStreamReader(
         connection_settings={"host": "127.0.0.1", "port": part.port, "user": USER, "password": part.password},
-        server_id=4_000_000_001,
+        server_id=4_000,
         log_file=place[0],
         log_pos=place[1],
         resume_stream=True,
         only_events=[WriteRowsEvent],
-        is_mariadb=True,
+        is_mariadb=False,
+        freeze_schema=True,
     )
     seen, started = 0, time.monotonic()
     try:

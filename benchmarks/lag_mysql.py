@@ -97,13 +97,14 @@ def _reader(found: Bed) -> BinLogStreamReader:
             "user": USER,
             "password": server.part.password,
         },
-        server_id=4_000_000_001,
+        server_id=4_000,
         log_file=str(file),
         log_pos=int(str(position)),
         resume_stream=True,
         blocking=True,
         only_events=[WriteRowsEvent],
-        is_mariadb=True,
+        is_mariadb=False,
+        freeze_schema=True,
     )
 
 
