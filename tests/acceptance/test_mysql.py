@@ -11,7 +11,7 @@ import pytest
 
 from reactor.records import FeedState, Mode, SinkMode
 from tests.acceptance.bed import SESSION_TTL_S, Load
-from tests.acceptance.checks import CHANGELOG, UPSERT, follows
+from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
 from tests.acceptance.maria_bed import TABLES, MariaBed, is_installed, ts_of
 
 pytestmark = [
@@ -83,6 +83,8 @@ def test_both_are_equal_by_their_own_account(bed: MariaBed) -> None:
 def test_a_position_that_was_purged_says_so(bed: MariaBed) -> None:
     bed.create_feed("late", mode=Mode.INCREMENTAL)
     bed.ask(lambda client: client.pause("late"))
+    bed.wait_for("nobody reads for late", lambda: len(readers(bed)) == len(FEEDS))
+    bed.execute("UPDATE sbtest1 SET k = k + 1")
     bed.execute("FLUSH LOGS")
     bed.wait_for("the server lets older files go", lambda: purge(bed))
     bed.ask(lambda client: client.resume("late"))
@@ -93,6 +95,11 @@ def test_a_position_that_was_purged_says_so(bed: MariaBed) -> None:
     assert "has purged" in error.message
     assert "for a new snapshot" in error.message
     bed.ask(lambda client: client.remove("late"))
+
+
+def readers(bed: MariaBed) -> list[object]:
+    sql = "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
+    return [row[0] for row in bed.execute(sql)]
 
 
 def purge(bed: MariaBed) -> bool:
