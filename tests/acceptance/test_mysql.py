@@ -82,6 +82,8 @@ def test_both_are_equal_by_their_own_account(bed: MariaBed) -> None:
 
 def test_a_position_that_was_purged_says_so(bed: MariaBed) -> None:
     bed.create_feed("late", mode=Mode.INCREMENTAL)
+    ts = bed.last_ts()
+    bed.wait_for("late has begun", lambda: bed.covers("late", ts))
     bed.ask(lambda client: client.pause("late"))
     bed.wait_for("nobody reads for late", lambda: len(readers(bed)) == len(FEEDS))
     bed.execute("UPDATE sbtest1 SET k = k + 1")
