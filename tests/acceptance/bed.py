@@ -240,7 +240,12 @@ class Bed:
     def create_feed(self, name: str, sink_mode: SinkMode = SinkMode.UPSERT, **fields: object) -> None:
         """A changefeed over everything, in sync; ``fields`` of ``ChangefeedSpec`` win."""
         self.create(name, sink_mode=sink_mode, **fields)
-        self.wait_for(f"{name} is in sync", lambda: self.query(name).unit is Unit.SYNC)
+        self.wait_for(f"{name} is in sync", lambda: self._is_synced(name))
+
+    def _is_synced(self, name: str) -> bool:
+        """What is written from now on is followed: before a stream has begun there is no position."""
+        view = self.query(name)
+        return view.unit is Unit.SYNC and view.checkpoint_ts > 0
 
     def create(self, name: str, **fields: object) -> None:
         usual = {"source_uri": self.source_uri, "sink_uri": f"delta+file://{self.lake(name)}"}
