@@ -25,7 +25,7 @@ help: ## what can be made
 quickstart: java $(if $(findstring mariadb,$(ARGS)),mariadb) ## replicate a database under load into Delta tables, here and now
 	@exec $(PYTHON) -m capture quickstart $(ARGS)
 
-test: java mariadb iproute ## all tests but the crash matrix
+test: java mariadb iproute ## all tests but the long ones of make matrix
 	@$(PYTHON) -m pytest $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers
@@ -41,7 +41,7 @@ bench: java mariadb ## all benchmarks with their peers, or one: NAME=...
 simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its story: SEED=7, the planted bugs: PLANTED=1
 	@PYTHONHASHSEED=0 $(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(PLANTED),--planted,--seeds $(SEEDS)))
 
-matrix: java mariadb iproute ## captures fall at every fail-point, under load: six minutes on two cores
+matrix: java mariadb iproute ## captures fall at every fail-point, and longer stories of faults: a quarter of an hour on two cores
 	@$(PYTHON) -m pytest -m matrix $(ARGS)
 
 clean: ## remove the venv and what tools have left

@@ -66,6 +66,7 @@ def test_a_sink_that_never_answers_delays_no_other(bed: Bed) -> None:
     bed.wait_for("all is well again", lambda: bed.query(UPSERT).state is FeedState.NORMAL, timeout_s=30)
 
 
+@pytest.mark.matrix
 def test_a_changefeed_that_hangs_can_be_paused_and_resumed(bed: Bed) -> None:
     with hung(bed.lake(UPSERT) / "public" / "account"):
         bed.execute("UPDATE account SET balance = balance + 1")

@@ -45,6 +45,7 @@ def whole_again(bed: MariaBed) -> Iterator[None]:
     bed.wait_for("three captures again", lambda: len(bed.captures()) == len(bed.processes))
 
 
+@pytest.mark.matrix
 def test_kill_the_owner(bed: MariaBed) -> None:
     break_under_load(bed, lambda _: bed.kill(bed.owner()))
 
@@ -61,6 +62,7 @@ def test_restart_mariadb(bed: MariaBed) -> None:
     break_under_load(bed, restart)
 
 
+@pytest.mark.matrix
 def test_new_binlogs_and_old_ones_purged(bed: MariaBed) -> None:
     """What everybody has read may go."""
 

@@ -100,6 +100,7 @@ def test_tables_come_go_and_change_names(bed: MariaBed) -> None:
     check_diff(bed)
 
 
+@pytest.mark.matrix
 def test_an_online_schema_change_while_the_owner_falls(bed: MariaBed, trap: Path) -> None:
     owner = bed.owner()
     trap.touch()

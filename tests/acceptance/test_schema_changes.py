@@ -74,7 +74,7 @@ def test_columns_come_go_and_change(bed: Bed) -> None:
     assert {"d", "gone", "n", "t"} <= set(names)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [pytest.param(POINTS[0], marks=pytest.mark.matrix), *POINTS[1:]])
 def test_the_owner_falls_at_a_schema_change(bed: Bed, traps: Path, point: Point) -> None:
     column = f"after_{point.replace('-', '_')}"
     owner = bed.owner()
