@@ -1,10 +1,14 @@
 """What the stream does not say of a changed table: its columns' numbers, its key, and the values of new columns.
 
 ``ADD COLUMN … DEFAULT`` writes no row: what the rows that were there now hold stands in the catalog alone, until
-something rewrites the table. Where the default was not one value for all rows (``random()``, a sequence), or has been
-rewritten since, what they hold is told nowhere: ``untold`` has the columns of which that is certain.
+something rewrites the table. From then on only the default itself tells it, if that is a constant (and was not set to
+another one since) and the column may not be NULL: one that may be can have got its default later than its rows. Where
+the default is not one value for all rows (``random()``, a sequence), what they hold is told nowhere: ``untold`` has the
+columns of which that is certain.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,10 +17,17 @@ from agent.sources.postgres.preflight import key_of
 
 _COLUMNS_SQL: Final = """
 SELECT a.attname, a.attnum::int4, a.atthasmissing, (a.attmissingval::text::text[])[1],
-       a.attnotnull AND NOT a.atthasmissing
+       a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
   FROM pg_catalog.pg_attribute a
+  LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
  WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 """
+
+
+#: as ``pg_get_expr`` writes a constant: a literal, and what it is cast to
+_CONSTANT: Final = re.compile(
+    r"""(?:'(?:[^']|'')*'|\(?[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?\)?|true|false)(?:::[\w ."\[\](),]+)?""", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +50,21 @@ def look_at(connection: Connection, table_id: int) -> Look:
     rows = connection.query(_COLUMNS_SQL.format(table=int(table_id)))
     if not rows:
         return Look()
+    fills = {str(row[0]): row[3] for row in rows if row[2] == "t" and row[3] is not None}
+    fills |= _constants(connection, {str(row[0]): row[5] or "" for row in rows if row[2] != "t" and row[4] == "t"})
     return Look(
         is_there=True,
-        places={str(name): int(place or 0) for name, place, *_ in rows},
-        fills={str(name): value for name, _, has_missing, value, _ in rows if has_missing == "t" and value is not None},
-        untold=frozenset(str(name) for name, *_, is_untold in rows if is_untold == "t"),
+        places={str(row[0]): int(row[1] or 0) for row in rows},
+        fills=fills,
+        untold=frozenset(str(row[0]) for row in rows if row[4] == "t" and str(row[0]) not in fills),
         key=key_of(connection, table_id),
     )
+
+
+def _constants(connection: Connection, defaults: Mapping[str, str]) -> dict[str, str]:
+    """The values of those that are constants, in text."""
+    constants = {name: text for name, text in defaults.items() if _CONSTANT.fullmatch(text)}
+    if not constants:
+        return {}
+    [values] = connection.query("SELECT " + ", ".join(f"({text})::text" for text in constants.values()))
+    return {name: value for name, value in zip(constants, values, strict=True) if value is not None}
