@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import LogFencedError
+from agent.errors import LogError, LogFencedError
 from agent.log import retention, segment
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
@@ -55,7 +55,9 @@ async def test_a_log_is_written_taken_over_read_and_shortened(etcd_url: str, tmp
         removal = retention.plan(new.head, place.entries(), checkpoint_ts=Ts(20), now=1e12, retention_s=0)
         await retention.apply(removal, new)
         retention.remove_files(removal, place)
-        assert [ref.seq for ref in LogReader(place).segments(new.head, Ts(0), Ts(30))] == [3]
+        assert [ref.seq for ref in LogReader(place).segments(new.head, Ts(20), Ts(30))] == [3]
+        with pytest.raises(LogError, match="were removed from the change log"):
+            LogReader(place).segments(new.head, Ts(0), Ts(30))
         assert len(place.names()) == 1
     finally:
         await client.close()
