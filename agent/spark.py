@@ -81,8 +81,8 @@ class SparkExecutor:
         session = self._started()
         count = len(descriptors)
         tasks = _Tasks(_dumps(function), [_dumps(item) for item in descriptors])
-        data = session.range(0, count, 1, min(count, at_once or count)).mapInArrow(tasks.run, _RESULT)
         try:
+            data = session.range(0, count, 1, min(count, at_once or count)).mapInArrow(tasks.run, _RESULT)
             with spark_session.cancellable(session, self._master, patience):
                 rows = data.collect()
         except Exception as error:

@@ -133,7 +133,7 @@ class SyncRig:
         """Every event of the log up to its resolved Ts, in log order."""
         head = self.head()
         found = []
-        for ref in LogReader(self.directory).segments(head, Ts(0), head.resolved_ts):
+        for ref in LogReader(self.directory).segments(head, head.removed_ts, head.resolved_ts):
             events = _events_of(ref.path)
             assert events, "no segment is empty"
             assert ref.tables == {event[0] for event in events}
