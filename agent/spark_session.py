@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import structlog
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -28,6 +29,8 @@ from agent.patience import Patience
 #: For a session of our own; a user's settings win. Tiny plans run fastest without adaptive execution and without
 #: generated code; nothing here ever shuffles. Unix sockets: over TCP each task waits 40 ms for a delayed
 #: acknowledgement. Together with ``agent.spark_daemon`` an empty job takes 0.05 s instead of 0.2 s.
+_log = structlog.get_logger()
+
 DEFAULTS: Mapping[str, str] = {
     "spark.app.name": "weir",
     "spark.driver.memory": "768m",
@@ -118,6 +121,8 @@ def close_session(session: SparkSession) -> None:
     """End the session and, if it is ours, the JVM, which ``SparkSession.stop`` would leave for the next session."""
     try:
         session.stop()
+    except Exception as error:  # py4j has one for every way in which a JVM can be gone
+        _log.info("spark's session was gone already", reason=str(error).splitlines()[:1])
     finally:
         _end_jvm()
 
