@@ -26,11 +26,11 @@ from pyspark.sql import SparkSession
 from agent.java import find_java
 from agent.patience import Patience
 
+_log = structlog.get_logger()
+
 #: For a session of our own; a user's settings win. Tiny plans run fastest without adaptive execution and without
 #: generated code; nothing here ever shuffles. Unix sockets: over TCP each task waits 40 ms for a delayed
 #: acknowledgement. Together with ``agent.spark_daemon`` an empty job takes 0.05 s instead of 0.2 s.
-_log = structlog.get_logger()
-
 DEFAULTS: Mapping[str, str] = {
     "spark.app.name": "weir",
     "spark.driver.memory": "768m",
