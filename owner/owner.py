@@ -164,7 +164,7 @@ class Owner:
         if state.captures.keys() <= {self.capture}:
             text = f"capture {self.capture} is the only one: nobody else could be owner; start another capture first"
             return [_refusal(job.job_id, JobRefusedError(text))]
-        return [Resign(), Answer(job.job_id)]
+        return [Answer(job.job_id), Resign()]
 
     def _drain(self, job: jobs.DrainCapture, state: ClusterState) -> Answer:
         runs = [changefeed.run for changefeed in self.changefeeds.values() if changefeed.run]

@@ -1,7 +1,8 @@
 """What a tick asked for and etcd has not confirmed yet: patch groups, and the answers that wait for them.
 
 An ``Answer`` tells an operator that something *is so*; it goes out only when every group of its tick has committed,
-and says what went wrong if one of them never can. Groups run again on fresh values after a conflict.
+and says what went wrong if one of them never can. Groups run again on fresh values after a conflict. So does ``Resign``
+wait: leaving the seat ends the worker, and with it what the tick still has to write and to say.
 
 A transaction whose answer was lost is *in doubt*: it may have been done, may still be done, or not. Its groups stay
 pending. Every transaction compares the revisions of all it writes, so trying again is safe: at most one of the two
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from reactor.client import Compare, Event, KeyValue
-from reactor.effects import Answer
+from reactor.effects import Answer, Resign
 from reactor.errors import WeirError
 from reactor.txn import Plan, Seen, Txn, plan
 
@@ -25,7 +26,7 @@ class Pending:
     def __init__(self, delete_count_key: str) -> None:
         self._delete_count_key = delete_count_key
         self._groups: tuple[Seen, ...] = ()
-        self._answers: tuple[Answer, ...] = ()
+        self._last: tuple[Answer | Resign, ...] = ()
         self._error = ""
         self._doubt: Plan | None = None
 
@@ -33,10 +34,10 @@ class Pending:
         """Whether groups wait: no tick until then."""
         return bool(self._groups)
 
-    def begin(self, groups: Sequence[Seen], answers: Sequence[Answer]) -> None:
-        """A tick asked for these; everything of the tick before is settled."""
+    def begin(self, groups: Sequence[Seen], last: Sequence[Answer | Resign]) -> None:
+        """A tick asked for these; everything of the tick before is settled. ``last``: what waits for the groups."""
         assert not self._groups, "a tick while groups of the one before are pending"
-        self._groups, self._answers, self._error = tuple(groups), tuple(answers), ""
+        self._groups, self._last, self._error = tuple(groups), tuple(last), ""
 
     def plan(self, base: Mapping[str, KeyValue], fences: Sequence[Compare]) -> Plan:
         """The next transaction on fresh values; groups that can never commit are dropped here."""
@@ -71,14 +72,17 @@ class Pending:
         doubt = self._doubt
         return doubt is not None and _stands(doubt.txn, base) and self._resolve(doubt)
 
-    def take_answers(self) -> tuple[Answer, ...]:
-        """The tick's answers, once nothing of it waits any more."""
+    def take_last(self) -> tuple[Answer | Resign, ...]:
+        """The tick's answers, and its resignation, once nothing of it waits any more."""
         if self._groups:
             return ()
-        answers, self._answers = self._answers, ()
-        if not self._error:
-            return answers
-        return tuple(Answer(answer.job_id, error=answer.error or self._error) for answer in answers)
+        last, self._last = self._last, ()
+        return tuple(self._after_error(effect) for effect in last) if self._error else last
+
+    def _after_error(self, effect: Answer | Resign) -> Answer | Resign:
+        if isinstance(effect, Resign):
+            return effect
+        return Answer(effect.job_id, error=effect.error or self._error)
 
     def _resolve(self, doubt: Plan) -> bool:
         done = {id(seen) for seen in doubt.taken}

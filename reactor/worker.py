@@ -9,8 +9,8 @@ When to tick is for ``reactor.pace`` to say. A tick sees the state complete up t
 tick while patches of the one before are pending.
 
 Order of effects. Patches are committed right after their tick. ``Send`` and ``Log`` go out at once, whether or not the
-patches commit: messages carry epochs, are fenced by their receivers, and are sent again by later ticks. An
-``Answer`` goes out only after every patch group of its tick has committed (``reactor.pending``).
+patches commit: messages carry epochs, are fenced by their receivers, and are sent again by later ticks. ``Answer`` and
+``Resign`` go out only after every patch group of their tick has committed (``reactor.pending``), in the tick's order.
 
 The worker ends with ``SessionDoneError`` when the session does, with ``NotOwnerError`` when the owner's key is
 deleted, with whatever else goes wrong, or plainly when the reactor is finished. ``fences`` are compares added to every
@@ -27,7 +27,7 @@ import structlog
 
 from reactor import failpoints, keys
 from reactor.client import Compare, EtcdClient, TxnResult, WatchBatch
-from reactor.effects import Answer, Commit, Perform, WakeAt
+from reactor.effects import Answer, Commit, Perform, Resign, WakeAt
 from reactor.errors import (
     ConflictError,
     EtcdError,
@@ -202,7 +202,7 @@ class EtcdWorker:
             if now >= self._retry_at:
                 await self._commit()
             return False
-        self._answer()
+        self._finish()
         if not self._pace.take(now):
             return False
         if self._tick():
@@ -242,18 +242,18 @@ class EtcdWorker:
     def _sort(self, effects: Sequence[object], now: float) -> None:
         """Hand each effect to who carries it out, see "order of effects" above."""
         groups: list[Seen] = []
-        answers: list[Answer] = []
+        last: list[Answer | Resign] = []
         for effect in effects:
             match effect:
                 case Commit(group):
                     groups.append(Seen.of(group, self.state.raw))
-                case Answer():
-                    answers.append(effect)
+                case Answer() | Resign():
+                    last.append(effect)
                 case WakeAt(at):
                     self._pace.note_wake(anyio.current_time() + at - now)
                 case _:
                     self._perform(effect)
-        self._pending.begin(groups, answers)
+        self._pending.begin(groups, last)
 
     async def _commit(self) -> None:
         """One transaction with as many pending groups as fit."""
@@ -261,7 +261,7 @@ class EtcdWorker:
         self._report(planned)
         if not planned.txn.is_empty:
             await self._send(planned)
-        self._answer()
+        self._finish()
 
     async def _send(self, planned: Plan) -> None:
         self._session.check()
@@ -304,6 +304,6 @@ class EtcdWorker:
             else:
                 _log.error("a change was refused", code=rejected.error.code, error=str(rejected.error))
 
-    def _answer(self) -> None:
-        for answer in self._pending.take_answers():
-            self._perform(answer)
+    def _finish(self) -> None:
+        for effect in self._pending.take_last():
+            self._perform(effect)

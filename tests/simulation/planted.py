@@ -115,9 +115,9 @@ def answer_before_it_is_done(stack: ExitStack) -> None:
     original = EtcdWorker._commit
 
     async def commit(self: EtcdWorker) -> None:
-        answers, self._pending._answers = self._pending._answers, ()
-        for answer in answers:
-            self._perform(answer)
+        last, self._pending._last = self._pending._last, ()
+        for effect in last:
+            self._perform(effect)
         await original(self)
 
     _replace(stack, EtcdWorker, "_commit", commit)

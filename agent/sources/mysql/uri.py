@@ -6,13 +6,12 @@ up; replication covers the whole server, so it may be left out. A password can a
 stored resolved. ``str(target)`` is what errors show: host, port and database, no user, no secret.
 """
 
-import os
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent.errors import SourceConfigError
+from agent.sources import uri_options
 
 _SCHEMES = ("mysql", "mariadb")
 _PARAMETERS = frozenset({"ssl-mode", "ssl-ca", "password", "user", "host", "port", "socket", "connect-timeout"})
@@ -71,32 +70,22 @@ def parse_uri(uri: str) -> Target:
         raise SourceConfigError("the source URI names no user; write mysql://user:password@host:port/db")
     return Target(
         host=options.get("host") or unquote(parts.hostname or "") or "localhost",
-        port=_number(options, "port", port or _PORT),
+        port=uri_options.number(options, "port", port or _PORT),
         user=user,
         database=unquote(parts.path.lstrip("/")),
-        password=_password(options.get("password"), unquote(parts.password or "")),
+        password=uri_options.password(options.get("password"), unquote(parts.password or "")),
         ssl_mode=_ssl_mode(options),
         ssl_ca=options.get("ssl-ca", ""),
         socket=options.get("socket", ""),
-        connect_timeout_s=_number(options, "connect-timeout", 10),
+        connect_timeout_s=uri_options.number(options, "connect-timeout", 10),
     )
 
 
 def _options(query: str) -> dict[str, str]:
     """``ssl_mode`` and ``ssl-mode`` are the same option, as the server's own programs have it."""
     options = {name.replace("_", "-"): value for name, value in parse_qsl(query, keep_blank_values=True)}
-    if unknown := sorted(options.keys() - _PARAMETERS):
-        raise SourceConfigError(
-            f"the source URI has the unknown parameter {unknown[0]!r}; known are {', '.join(sorted(_PARAMETERS))}"
-        )
+    uri_options.refuse_unknown(options, _PARAMETERS)
     return options
-
-
-def _number(options: dict[str, str], name: str, default: int) -> int:
-    text = options.get(name, "")
-    if text and not text.isdecimal():
-        raise SourceConfigError(f"{name} {text!r} of the source URI is not a number")
-    return int(text) if text else default
 
 
 def _ssl_mode(options: dict[str, str]) -> SslMode:
@@ -105,19 +94,3 @@ def _ssl_mode(options: dict[str, str]) -> SslMode:
         return SslMode(mode)
     except ValueError:
         raise SourceConfigError(f"ssl-mode {mode!r} is not known; use one of {', '.join(SslMode)}") from None
-
-
-def _password(reference: str | None, inline: str) -> str:
-    if reference is None:
-        return inline
-    scheme, separator, rest = reference.partition(":")
-    if separator and scheme == "env":
-        if rest not in os.environ:
-            raise SourceConfigError(f"the source URI takes its password from the variable {rest}, which is not set")
-        return os.environ[rest]
-    if separator and scheme == "file":
-        try:
-            return Path(rest).read_text().rstrip("\r\n")
-        except OSError as error:
-            raise SourceConfigError(f"the password file {rest} cannot be read; check path and permissions") from error
-    return reference

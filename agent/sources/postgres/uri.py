@@ -5,12 +5,11 @@ or ``?password=file:/path``; such a reference is resolved here, at the last mome
 ``str(target)`` is what errors show: host, port and database, no user, no secret.
 """
 
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent.errors import SourceConfigError
+from agent.sources import uri_options
 
 _SCHEMES = ("postgresql", "postgres")
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -57,32 +56,22 @@ def parse_uri(uri: str) -> Target:
         raise SourceConfigError("the source URI names no user; write postgresql://user:password@host:port/db")
     return Target(
         host="localhost" if host.startswith("/") else host,
-        port=_number(options, "port", port or 5432),
+        port=uri_options.number(options, "port", port or 5432),
         database=database,
         user=user,
-        password=_password(options.get("password"), unquote(parts.password or "")),
+        password=uri_options.password(options.get("password"), unquote(parts.password or "")),
         sslmode=_sslmode(options),
         sslrootcert=options.get("sslrootcert", ""),
         socket_directory=host if host.startswith("/") else "",
         application_name=options.get("application_name", "weir"),
-        connect_timeout_s=_number(options, "connect_timeout", 10),
+        connect_timeout_s=uri_options.number(options, "connect_timeout", 10),
     )
 
 
 def _options(query: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
-    if unknown := sorted(options.keys() - _PARAMETERS):
-        raise SourceConfigError(
-            f"the source URI has the unknown parameter {unknown[0]!r}; known are {', '.join(sorted(_PARAMETERS))}"
-        )
+    uri_options.refuse_unknown(options, _PARAMETERS)
     return options
-
-
-def _number(options: dict[str, str], name: str, default: int) -> int:
-    text = options.get(name, "")
-    if text and not text.isdigit():
-        raise SourceConfigError(f"{name} {text!r} of the source URI is not a number")
-    return int(text) if text else default
 
 
 def _sslmode(options: dict[str, str]) -> str:
@@ -90,19 +79,3 @@ def _sslmode(options: dict[str, str]) -> str:
     if mode not in _SSL_MODES:
         raise SourceConfigError(f"sslmode {mode!r} is not known; use one of {', '.join(_SSL_MODES)}")
     return "prefer" if mode == "allow" else mode
-
-
-def _password(reference: str | None, inline: str) -> str:
-    if reference is None:
-        return inline
-    scheme, separator, rest = reference.partition(":")
-    if separator and scheme == "env":
-        if rest not in os.environ:
-            raise SourceConfigError(f"the source URI takes its password from the variable {rest}, which is not set")
-        return os.environ[rest]
-    if separator and scheme == "file":
-        try:
-            return Path(rest).read_text().rstrip("\r\n")
-        except OSError as error:
-            raise SourceConfigError(f"the password file {rest} cannot be read; check path and permissions") from error
-    return reference

@@ -9,7 +9,7 @@ import pytest
 
 from reactor import failpoints, keys
 from reactor.client import Compare, Put, Target
-from reactor.effects import Answer, Commit, Effect, Log, WakeAt
+from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.errors import (
     EtcdError,
     EtcdUnreachableError,
@@ -244,6 +244,24 @@ async def test_an_answer_is_given_only_after_its_patches_have_committed() -> Non
         await subject.worker.run()
     assert subject.performed == [Log("info", "at once"), Answer("job")]
     assert answered_at == [2]
+
+
+async def test_a_resignation_leaves_nothing_of_its_tick_undone() -> None:
+    """The seat is left by cancelling the worker: what the tick wrote and answered has to be out by then."""
+    async with bench(
+        Script(lambda *_: [Answer("job"), Resign(), commit(add_one())]), fault=Trouble(refused=2)
+    ) as subject:
+        with anyio.CancelScope() as seat:
+
+            def perform(effect: Effect) -> None:
+                subject.performed.append(effect)
+                if isinstance(effect, Resign):
+                    seat.cancel()
+
+            subject.worker._perform = perform
+            await subject.worker.run()
+        assert subject.performed == [Answer("job"), Resign()]
+        assert subject.server.revision == 2
 
 
 async def test_an_answer_tells_when_its_patches_can_never_commit() -> None:
