@@ -17,7 +17,7 @@ from capture import cluster as views
 from capture.errors import JobRefusedError
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FeedState
+from reactor.records import ChangefeedInfo, FeedState, LogHead
 
 if TYPE_CHECKING:
     from capture.works import Works
@@ -35,7 +35,7 @@ class Desk(Protocol):
 
     async def query(self, changefeed_id: str) -> views.ChangefeedView: ...
 
-    def resolved_ts(self, changefeed_id: str) -> Ts: ...
+    def head_of(self, changefeed_id: str) -> LogHead: ...
 
 
 async def compare(desk: Desk, works: "Works", info: ChangefeedInfo) -> list[views.TableDiff]:
@@ -47,7 +47,7 @@ async def compare(desk: Desk, works: "Works", info: ChangefeedInfo) -> list[view
         for _ in range(_ATTEMPTS):
             held = await _hold(desk, info.id)
             await _reach(desk, info.id, lambda checkpoint, at=held: checkpoint >= at)  # type: ignore[misc]
-            async with works.comparison(info) as snapshot:
+            async with works.comparison(info, desk.head_of(info.id)) as snapshot:
                 try:
                     await desk.ask(jobs.HoldAt("", info.id, snapshot.ts, _HOLD_S))
                 except JobRefusedError:
@@ -68,15 +68,16 @@ async def compare(desk: Desk, works: "Works", info: ChangefeedInfo) -> list[view
 async def _hold(desk: Desk, changefeed: ChangefeedId) -> Ts:
     """Hold where the log is now; a span that is already past it means that the log has moved on: look again."""
     for _ in range(_ATTEMPTS):
-        ts = desk.resolved_ts(changefeed)
+        ts = desk.head_of(changefeed).resolved_ts
         try:
             await desk.ask(jobs.HoldAt("", changefeed, ts, _HOLD_S))
         except JobRefusedError:
             await anyio.sleep(_LOOK_S)
             continue
         return ts
-    await desk.ask(jobs.HoldAt("", changefeed, desk.resolved_ts(changefeed), _HOLD_S))
-    return desk.resolved_ts(changefeed)
+    ts = desk.head_of(changefeed).resolved_ts
+    await desk.ask(jobs.HoldAt("", changefeed, ts, _HOLD_S))
+    return ts
 
 
 async def _reach(desk: Desk, changefeed: ChangefeedId, is_there: Callable[[Ts], bool]) -> None:

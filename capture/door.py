@@ -28,7 +28,7 @@ from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.errors import OwnerNotFoundError
 from reactor.ids import CaptureId, ChangefeedId, Ts, parse_changefeed_id
 from reactor.messages import Liveness
-from reactor.records import CaptureInfo, ChangefeedInfo, ChangefeedStatus, TableCut, UnitRecord
+from reactor.records import CaptureInfo, ChangefeedInfo, ChangefeedStatus, LogHead, TableCut, UnitRecord
 from reactor.state import ClusterState
 
 if TYPE_CHECKING:
@@ -251,10 +251,10 @@ class Door:
         feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
         return feed.cuts if feed else {}
 
-    def resolved_ts(self, changefeed_id: str) -> Ts:
-        """Up to where the changefeed's log is complete, as this capture knows; 0 without a log."""
+    def head_of(self, changefeed_id: str) -> LogHead:
+        """Where the changefeed's log stands, as this capture knows; at 0 without a log."""
         feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
-        return max((head.resolved_ts for head in feed.heads.values()), default=Ts(0)) if feed else Ts(0)
+        return next(iter(feed.heads.values()), LogHead()) if feed else LogHead()
 
     async def ask(self, job: jobs.Job) -> Any:
         """:raises NotOwnerError: this capture is not the owner. :raises JobRefusedError: the owner says why."""

@@ -21,7 +21,7 @@ from agent.parts import Parts
 from agent.ports import SpanCut
 from agent.sinks import open_sink
 from agent.sources import open_source
-from agent.sources.source import ComparisonSnapshot, Identity, Scope, Source
+from agent.sources.source import ComparisonSnapshot, Identity, Position, Scope, Source
 from agent.spark import SparkExecutor
 from agent.units import readers
 from capture.cluster import ChangefeedSpec, TableDiff
@@ -37,7 +37,7 @@ from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FilterConfig, TableCut, TableRecord, UnitRecord
+from reactor.records import ChangefeedInfo, FilterConfig, LogHead, TableCut, TableRecord, UnitRecord
 from reactor.state import ClusterState
 
 _log = structlog.get_logger()
@@ -101,8 +101,8 @@ class Works(Protocol):
         """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
         ...
 
-    def comparison(self, info: ChangefeedInfo) -> AbstractAsyncContextManager[Comparison]:
-        """Hold on to the source as it is now."""
+    def comparison(self, info: ChangefeedInfo, head: LogHead) -> AbstractAsyncContextManager[Comparison]:
+        """Hold on to the source as it is now. ``head``: of the changefeed's log, whose Ts the source's is to be."""
         ...
 
 
@@ -144,9 +144,10 @@ class RealWorks:
         await to_thread.run_sync(_check_source_again, self.feed(info), unit, abandon_on_cancel=True)
 
     @asynccontextmanager
-    async def comparison(self, info: ChangefeedInfo) -> "AsyncIterator[_RealComparison]":
+    async def comparison(self, info: ChangefeedInfo, head: LogHead) -> "AsyncIterator[_RealComparison]":
         feed = self.feed(info)
-        snapshot = await to_thread.run_sync(feed.open_source().snapshot)
+        log = Position(head.resolved_ts, head.position)
+        snapshot = await to_thread.run_sync(feed.open_source().snapshot, log)
         try:
             yield _RealComparison(feed, snapshot)
         finally:

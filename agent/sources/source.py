@@ -7,7 +7,7 @@ after any failure, and raise ``SourceError``s: one line, cause and cure. Values 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -52,6 +52,10 @@ class Position:
 
     ts: Ts
     text: str = ""
+
+
+#: of a changefeed without a log
+BEGIN: Final = Position(Ts(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +202,15 @@ class Source(Protocol):
 
     def streams(self, order: StreamOrder) -> Streams: ...
 
-    def snapshot(self) -> ComparisonSnapshot: ...
+    def snapshot(self, log: Position) -> ComparisonSnapshot:
+        """The source as it is now. ``log``: where the changefeed's log stands, whose Ts the snapshot's is to be.
 
-    def current_ts(self) -> Ts:
-        """No commit of the past lies above it."""
+        :raises SourceUnreachableError: the log is still at another server than this one.
+        """
+        ...
+
+    def current_ts(self, log: Position = BEGIN) -> Ts:
+        """No commit of the past lies above it; ``log`` as for ``snapshot``."""
         ...
 
     def drop(self) -> None:

@@ -21,7 +21,7 @@ from agent.sources.postgres.catalog import read_schemas
 from agent.sources.postgres.connection import connect
 from agent.sources.postgres.snapshot import read_table
 from agent.sources.postgres.types import arrow_schema
-from agent.sources.source import Scope, Source
+from agent.sources.source import BEGIN, Scope, Source
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import TableSpan, Ts
 from reactor.records import ChangefeedConfig, SinkMode, TableRecord
@@ -179,5 +179,5 @@ def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> N
 
 
 def compared(source: Source, sink_uri: str, record: TableRecord) -> list[TableDiff]:
-    with closing(source.snapshot()) as snapshot:
+    with closing(source.snapshot(BEGIN)) as snapshot:
         return compare_tables(source, snapshot, sink_uri, [record])

@@ -371,7 +371,7 @@ def test_readers_agree_on_one_moment_and_know_it_under_load(source: Source, gran
                 for connection in opened.connections
             }
             gtid = opened.place.gtid
-        with MysqlSnapshot(target, [(source.name, "keyed")], epoch=0) as snapshot:
+        with MysqlSnapshot(target, [(source.name, "keyed")]) as snapshot:
             twice = [pa.Table.from_batches(snapshot.read(schema)).to_pylist() for _ in range(2)]
 
     def moment(ts: Ts) -> Rows:
@@ -398,7 +398,7 @@ def test_a_settled_place_is_not_past_what_is_visible(source: Source) -> None:
         threading.Event().wait(0.2)
         for _ in range(5):
             place = consistency.settled_place(target, [(source.name, "keyed")])
-            with MysqlSnapshot(target, [(source.name, "keyed")], epoch=0) as snapshot:
+            with MysqlSnapshot(target, [(source.name, "keyed")]) as snapshot:
                 found = pa.Table.from_batches(snapshot.read(schema)).to_pylist()
             with connect(target) as connection:
                 assert place.ts(0) <= snapshot.ts <= consistency.current_place(connection).ts(0)

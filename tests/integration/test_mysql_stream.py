@@ -18,15 +18,19 @@ from agent.errors import (
     SourceUnreachableError,
 )
 from agent.schema import TableSchema
+from agent.sources import open_source
 from agent.sources.arena import Arena, Cut
 from agent.sources.mysql import split, wire
 from agent.sources.mysql.connection import connect
 from agent.sources.mysql.positions import BinlogPosition, SourcePosition, first_epoch, pack
 from agent.sources.mysql.resume import current_position, position_at, resume
 from agent.sources.mysql.stream import BinlogStream
+from agent.sources.source import Position, Scope
 from capture.embedded import EmbeddedMariaDB
+from reactor.records import ChangefeedConfig, FilterConfig, SinkMode
 from tests.integration.binlog_rig import describe, lines, read_until, run, streaming, where
 
+_SCOPE = Scope("weir", "feed", SinkMode.UPSERT, ChangefeedConfig(filter=FilterConfig(rules=("c.*",))))
 Oracle = tuple[list[tuple[int, int]], list[str]]
 
 
@@ -317,7 +321,7 @@ def test_another_server_goes_on_by_gtid_under_a_new_epoch(tmp_path: Path) -> Non
         EmbeddedMariaDB(tmp_path / "b", unsafe_no_fsync=True, settings={"log_slave_updates": "ON"}) as new,
     ):
         old.create_database("c")
-        run(old, "c", "CREATE TABLE t (i int)", "INSERT INTO t VALUES (1)")
+        run(old, "c", "CREATE TABLE t (i int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
         middle = where(old)
         run(old, "c", "INSERT INTO t VALUES (2)")
         run(
@@ -343,6 +347,12 @@ def test_another_server_goes_on_by_gtid_under_a_new_epoch(tmp_path: Path) -> Non
         assert reached.gtid == where(new).gtid
         with connect(new.uri()) as connection:
             assert resume(connection, reached).by_gtid is False
+        log = Position(reached.resolved, reached.to_json())
+        there, left = (open_source(server.uri(), _SCOPE) for server in (new, old))
+        with contextlib.closing(there.snapshot(log)) as snapshot:  # what is compared: at a Ts that spans can be held at
+            assert snapshot.ts == there.current_ts(log) == reached.resolved
+        with pytest.raises(SourceUnreachableError, match="is not the server whose binlog the changefeed reads"):
+            left.snapshot(log)
         # the old one has not what was written to the new one
         with connect(old.uri()) as connection:
             back = resume(connection, reached)

@@ -183,7 +183,7 @@ class Operator:
     async def _hold(self, door: Door) -> None:
         """Let it stand for a while; nobody may come back to let it go."""
         name = self._name()
-        await door.ask(jobs.HoldAt("", name, door.resolved_ts(name), self._random.choice((1.0, 4.0, 10.0))))
+        await door.ask(jobs.HoldAt("", name, door.head_of(name).resolved_ts, self._random.choice((1.0, 4.0, 10.0))))
         if self._random.random() < 0.5:
             await anyio.sleep(self._random.random() * 4.0)
             await door.ask(jobs.Release("", name))

@@ -20,7 +20,7 @@ from reactor.client import Compare, EtcdClient, Target
 from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, Ts
-from reactor.records import ChangefeedInfo, SealedUri, TableCut, UnitRecord
+from reactor.records import ChangefeedInfo, LogHead, SealedUri, TableCut, UnitRecord
 from reactor.state import ClusterState
 from tests.simulation.outside import Outside
 from tests.simulation.parts import SimulatedParts
@@ -75,7 +75,7 @@ class SimulatedWorks:
         """There is only one server."""
 
     @asynccontextmanager
-    async def comparison(self, info: ChangefeedInfo) -> "AsyncIterator[Comparison]":
+    async def comparison(self, info: ChangefeedInfo, head: LogHead) -> "AsyncIterator[Comparison]":
         yield Comparison(self._node.world, info)
 
 

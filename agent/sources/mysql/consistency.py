@@ -36,7 +36,7 @@ from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableEr
 from agent.sources.mysql.connection import Connection, connect
 from agent.sources.mysql.grants import no_lock
 from agent.sources.mysql.positions import BinlogPosition, pack, split_file_name
-from agent.sources.mysql.sql import qualified
+from agent.sources.mysql.sql import literal, qualified
 from agent.sources.mysql.uri import Target
 from reactor.ids import Ts
 
@@ -136,9 +136,20 @@ def settled_place(target: Target, tables: Sequence[Table]) -> Place:
     with open_reader(target) as connection:
         if connection.is_mariadb:
             begin_snapshot(connection)
-            return _with_gtid(connection, _snapshot_place(connection))
+            return with_gtid(connection, _snapshot_place(connection))
         with _locked(connection, tables):
             return current_place(connection)
+
+
+def with_gtid(connection: Connection, place: Place) -> Place:
+    """As MySQL tells a place; a MariaDB is asked."""
+    return Place(place.binlog, gtid_at(connection, place.binlog) or "") if connection.is_mariadb else place
+
+
+def gtid_at(connection: Connection, binlog: BinlogPosition) -> str | None:
+    """MariaDB: reads the file up to there, which may take a second. None where there is no such place."""
+    [(gtid,)] = connection.query(f"SELECT BINLOG_GTID_POS({literal(binlog.file)}, {binlog.position})")
+    return gtid
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +182,18 @@ def _agreeing(target: Target, connections: Sequence[Connection], tables: Sequenc
     for _ in range(_OPENINGS):
         places = _open_all(connections)
         if len(set(places)) == 1:
-            return Readers(_with_gtid(connections[0], places[0]), tuple(connections))
+            return Readers(with_gtid(connections[0], places[0]), tuple(connections))
     try:
         with connect(target) as locker, _locked(locker, tables):
             # Where only the tables are locked, others commit, and places differ: any of them is right for the tables.
             places = _open_all(connections)
-        return Readers(_with_gtid(connections[0], places[0]), tuple(connections))
+        return Readers(with_gtid(connections[0], places[0]), tuple(connections))
     except (SourceAuthError, SourceUnreachableError) as error:
         # Exact all the same, and slower.
         _log.warning("one reader only: no moment without commits, and no lock", cause=str(error))
         alone = connections[0]
         [place] = _open_all([alone])
-        return Readers(_with_gtid(alone, place), (alone,))
+        return Readers(with_gtid(alone, place), (alone,))
 
 
 def _open_all(connections: Sequence[Connection]) -> list[Place]:
@@ -198,12 +209,6 @@ def _snapshot_place(connection: Connection) -> Place:
     if not file or not position:
         raise _no_binlog(connection)
     return Place(BinlogPosition(file, int(position)))
-
-
-def _with_gtid(connection: Connection, place: Place) -> Place:
-    """MariaDB: reads the file up to there, which may take a second."""
-    [(gtid,)] = connection.query(f"SELECT BINLOG_GTID_POS('{place.binlog.file}', {place.binlog.position})")
-    return Place(place.binlog, gtid or "")
 
 
 def _no_binlog(connection: Connection) -> SourceConfigError:

@@ -15,6 +15,7 @@ from agent.errors import (
     SourceUnreachableError,
 )
 from agent.sources.mysql.connection import Connection
+from agent.sources.mysql.consistency import current_place, gtid_at, with_gtid
 from agent.sources.mysql.gtid import parse_gtid_set
 from agent.sources.mysql.identity import read_identity
 from agent.sources.mysql.positions import (
@@ -28,9 +29,6 @@ from agent.sources.mysql.positions import (
 )
 from agent.sources.mysql.sql import literal
 from reactor.ids import Ts
-
-#: from here on MySQL calls it so
-_BINARY_LOG_STATUS_SINCE = (8, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +44,8 @@ def current_position(connection: Connection) -> SourcePosition:
 
     :raises SourceConfigError: the server writes none.
     """
-    is_new = not connection.is_mariadb and connection.server_version >= _BINARY_LOG_STATUS_SINCE
-    rows = connection.query("SHOW BINARY LOG STATUS" if is_new else "SHOW MASTER STATUS")
-    if not rows:
-        raise SourceConfigError(f"{connection.target} writes no binlog; set log_bin and restart it")
-    file, position, *rest = rows[0]
-    binlog = BinlogPosition(file or "", int(position or 0))
-    gtid = _gtid_at(connection, binlog) if connection.is_mariadb else (rest[2] or "" if len(rest) > 2 else "")
-    return first_epoch(read_identity(connection).system_id, binlog, _normal(connection, gtid or ""))
+    place = with_gtid(connection, current_place(connection))
+    return first_epoch(read_identity(connection).system_id, place.binlog, _normal(connection, place.gtid))
 
 
 def position_at(connection: Connection, ts: Ts) -> SourcePosition:
@@ -61,8 +53,23 @@ def position_at(connection: Connection, ts: Ts) -> SourcePosition:
     now = current_position(connection)
     _, number, offset = unpack(ts)
     file = BinlogPosition(f"{now.epoch.base}.{number:0{now.digits}d}", max(offset, FIRST_POSITION))
-    gtid = _gtid_at(connection, file) if connection.is_mariadb else ""
+    gtid = gtid_at(connection, file) if connection.is_mariadb else ""
     return first_epoch(now.epoch.server, file, gtid or "")
+
+
+def epoch_of(connection: Connection, log: str) -> int:
+    """Of positions in this server's binlog, to a changefeed whose log stands at ``log``; the first one without a log.
+
+    :raises SourceUnreachableError: the log has not gone on at this server yet.
+    """
+    if not log:
+        return 0
+    position, server = SourcePosition.from_json(log), read_identity(connection).system_id
+    if not _is_same_server(connection, server, position, _files(connection)):
+        raise SourceUnreachableError(
+            f"{connection.target} is not the server whose binlog the changefeed reads; try again when it reads this one"
+        )
+    return position.epoch.number
 
 
 def resume(connection: Connection, position: SourcePosition) -> Resumption:
@@ -93,8 +100,8 @@ def _is_same_server(connection: Connection, server: str, position: SourcePositio
         return False
     if not connection.is_mariadb or files.get(binlog.file, 0) < binlog.position:
         return True
-    found = _gtid_at(connection, binlog)
-    return found is not None and _normal(connection, found) == position.gtid
+    found = gtid_at(connection, binlog)
+    return found is not None and _normal(connection, found) == _normal(connection, position.gtid)
 
 
 def _check_file(connection: Connection, binlog: BinlogPosition, files: dict[str, int]) -> None:
@@ -142,11 +149,6 @@ def _files(connection: Connection) -> dict[str, int]:
 
 def _number(file: str) -> int:
     return split_file_name(file)[1]
-
-
-def _gtid_at(connection: Connection, binlog: BinlogPosition) -> str | None:
-    ((gtid,),) = connection.query(f"SELECT BINLOG_GTID_POS({literal(binlog.file)}, {binlog.position})")
-    return gtid
 
 
 def _normal(connection: Connection, gtid: str) -> str:

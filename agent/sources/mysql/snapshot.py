@@ -14,9 +14,11 @@ from agent.schema import TableSchema
 from agent.sources.mysql.chunks import WHOLE_TABLE, Chunk
 from agent.sources.mysql.connection import Connection
 from agent.sources.mysql.consistency import Place, Table, open_reader, open_readers
+from agent.sources.mysql.resume import epoch_of
 from agent.sources.mysql.rows_text import read_rows, select_list
 from agent.sources.mysql.sql import qualified
 from agent.sources.mysql.uri import Target, parse_uri
+from agent.sources.source import BEGIN, Position
 from reactor.ids import Ts
 
 
@@ -39,17 +41,19 @@ def select_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> It
 class MysqlSnapshot:
     """``agent.sources.source.ComparisonSnapshot`` over one session, so only one table at a time can be read.
 
-    ``place`` is exact; ``ts`` is the last one before it, in the epoch of the changefeed's positions.
+    ``place`` is exact; ``ts`` is the last one before it, in the epoch of the changefeed's log.
     """
 
-    def __init__(self, source: str | Target, tables: list[Table], *, epoch: int) -> None:
-        """:raises SourceError: the source cannot be reached, or has no exact moment for us (``open_readers``)."""
+    def __init__(self, source: str | Target, tables: list[Table], log: Position = BEGIN) -> None:
+        """:raises SourceError: the source cannot be reached, is not the one whose binlog the log has, or has no exact
+        moment for us (``open_readers``)."""
         target = parse_uri(source) if isinstance(source, str) else source
-        self._stack = ExitStack()
-        readers = self._stack.enter_context(open_readers(target, 1, tables))
-        self._connection = readers.connections[0]
-        self.place: Place = readers.place
-        self.ts: Ts = readers.place.ts(epoch)
+        with ExitStack() as stack:
+            readers = stack.enter_context(open_readers(target, 1, tables))
+            self._connection = readers.connections[0]
+            self.place: Place = readers.place
+            self.ts: Ts = readers.place.ts(epoch_of(self._connection, log.text))
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self

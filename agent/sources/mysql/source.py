@@ -6,14 +6,15 @@ from agent.errors import PositionLostError
 from agent.schema import TableSchema, ZeroDates
 from agent.sources.mysql import catalog
 from agent.sources.mysql.connection import connect
+from agent.sources.mysql.consistency import current_place
 from agent.sources.mysql.dump import MysqlDumper
 from agent.sources.mysql.identity import read_identity
 from agent.sources.mysql.preflight import check_source
-from agent.sources.mysql.resume import current_position
+from agent.sources.mysql.resume import current_position, epoch_of
 from agent.sources.mysql.snapshot import MysqlSnapshot
 from agent.sources.mysql.streams import MysqlStreams
 from agent.sources.mysql.uri import parse_uri
-from agent.sources.source import Identity, Position, Scope, SourceReport, StreamOrder
+from agent.sources.source import BEGIN, Identity, Position, Scope, SourceReport, StreamOrder
 from reactor.ids import Ts
 from reactor.records import TableRecord
 
@@ -70,13 +71,13 @@ class MysqlSource:
     def streams(self, order: StreamOrder) -> MysqlStreams:
         return MysqlStreams(self._target, order, self._scope)
 
-    def snapshot(self) -> MysqlSnapshot:
+    def snapshot(self, log: Position) -> MysqlSnapshot:
         tables = [(table.schema_name, table.name) for table in self.discover().tables]
-        return MysqlSnapshot(self._target, tables, epoch=0)
+        return MysqlSnapshot(self._target, tables, log)
 
-    def current_ts(self) -> Ts:
+    def current_ts(self, log: Position = BEGIN) -> Ts:
         with connect(self._target) as connection:
-            return current_position(connection).resolved
+            return current_place(connection).ts(epoch_of(connection, log.text))
 
     def drop(self) -> None:
         """Nothing was made there."""

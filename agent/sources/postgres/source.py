@@ -16,7 +16,7 @@ from agent.sources.postgres.preflight import check_source
 from agent.sources.postgres.slots import Names
 from agent.sources.postgres.snapshot import read_table
 from agent.sources.postgres.streams import PostgresStreams
-from agent.sources.source import Identity, Position, Scope, SourceReport, StreamOrder
+from agent.sources.source import BEGIN, Identity, Position, Scope, SourceReport, StreamOrder
 from reactor.ids import Ts
 from reactor.records import TableRecord
 
@@ -78,11 +78,11 @@ class PostgresSource:
     def streams(self, order: StreamOrder) -> PostgresStreams:
         return PostgresStreams(self._uri, self._names, order, self._scope)
 
-    def snapshot(self) -> "PostgresSnapshot":
+    def snapshot(self, log: Position) -> "PostgresSnapshot":
         name = f"{self._names.slot[:52]}_compare"
         return PostgresSnapshot(self._uri, create_slot(self._uri, name, is_temporary=True))
 
-    def current_ts(self) -> Ts:
+    def current_ts(self, log: Position = BEGIN) -> Ts:
         """A commit record starts before the end of what is written."""
         with connect(self._uri) as connection:
             [[end]] = connection.query("SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8")

@@ -11,7 +11,7 @@ from capture.comparison import compare
 from capture.works import Works
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FeedState, SealedUri
+from reactor.records import ChangefeedInfo, FeedState, LogHead, SealedUri
 
 pytestmark = pytest.mark.looptime
 
@@ -43,11 +43,11 @@ class Owner:
         table = views.TableView(table="public.t", table_id=1, spans=(span,))
         return views.ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, tables=(table,))
 
-    def resolved_ts(self, changefeed_id: str) -> Ts:
-        return Ts(100)
+    def head_of(self, changefeed_id: str) -> LogHead:
+        return LogHead(resolved_ts=Ts(100))
 
     @asynccontextmanager
-    async def comparison(self, info: ChangefeedInfo) -> AsyncIterator["Owner"]:
+    async def comparison(self, info: ChangefeedInfo, head: LogHead) -> AsyncIterator["Owner"]:
         yield self
 
     @property
