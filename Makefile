@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check bench simulate matrix java mariadb iproute clean
+.PHONY: help quickstart test check bench simulate matrix java mariadb mysql iproute clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -25,7 +25,7 @@ help: ## what can be made
 quickstart: java $(if $(findstring mariadb,$(ARGS)),mariadb) ## replicate a database under load into Delta tables, here and now
 	@exec $(PYTHON) -m capture quickstart $(ARGS)
 
-test: java mariadb iproute ## all tests but the long ones of make matrix
+test: java mariadb mysql iproute ## all tests but the long ones of make matrix
 	@$(PYTHON) -m pytest $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers
@@ -41,7 +41,7 @@ bench: java mariadb ## all benchmarks with their peers, or one: NAME=...
 simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its story: SEED=7, the planted bugs: PLANTED=1
 	@PYTHONHASHSEED=0 $(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(PLANTED),--planted,--seeds $(SEEDS)))
 
-matrix: java mariadb iproute ## captures fall at every fail-point, and longer stories of faults: a quarter of an hour on two cores
+matrix: java mariadb mysql iproute ## captures fall at every fail-point, and longer stories of faults: a quarter of an hour on two cores
 	@$(PYTHON) -m pytest -m matrix $(ARGS)
 
 clean: ## remove the venv and what tools have left
@@ -84,6 +84,10 @@ mariadb: $(INSTALLED)
 	fi; \
 	wanted mariadbd && wanted sysbench || { \
 	  echo "error: the tests need mariadbd and sysbench; install mariadb-server and sysbench (Debian: apt-get)"; exit 1; }; }; } >&2
+
+# No release of Debian has MySQL. Tests on it are skipped where it cannot be had, and say so.
+mysql: $(INSTALLED)
+	@$(PYTHON) -m tests.mysql_package
 
 # Tests cut captures off in network namespaces. Where these cannot be had (not root), such tests are skipped and say so.
 iproute:

@@ -10,6 +10,8 @@ import pytest
 
 from agent.spark import SparkExecutor
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
+from tests.mysql_package import why_not
+from tests.mysql_server import EmbeddedMysql
 
 
 def pytest_configure() -> None:
@@ -41,6 +43,31 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMariaD
     """A running MariaDB with a full row binlog; make a database of your own with ``create_database``."""
     with EmbeddedMariaDB(tmp_path_factory.mktemp("mariadb"), unsafe_no_fsync=True) as part:
         yield part
+
+
+@pytest.fixture(scope="session")
+def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMysql]:
+    """The same of MySQL."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with EmbeddedMysql(tmp_path_factory.mktemp("mysql"), unsafe_no_fsync=True) as part:
+        yield part
+
+
+@pytest.fixture(scope="session", params=[EmbeddedMariaDB, EmbeddedMysql], ids=["mariadb", "mysql"])
+def flavour(request: pytest.FixtureRequest) -> type[EmbeddedMariaDB]:
+    """For tests of both that start a server of their own."""
+    kind: type[EmbeddedMariaDB] = request.param
+    if kind is EmbeddedMysql and (reason := why_not()):
+        pytest.skip(reason)
+    return kind
+
+
+@pytest.fixture(scope="session")
+def server(flavour: type[EmbeddedMariaDB], request: pytest.FixtureRequest) -> EmbeddedMariaDB:
+    """``mariadb``, then ``mysql``."""
+    found: EmbeddedMariaDB = request.getfixturevalue("mysql" if flavour is EmbeddedMysql else "mariadb")
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pymysql
 
@@ -63,6 +63,8 @@ class EmbeddedMariaDB:
     it is reached.
     """
 
+    defaults: ClassVar[Mapping[str, str]] = _SETTINGS
+
     def __init__(
         self,
         directory: Path | str,
@@ -73,7 +75,7 @@ class EmbeddedMariaDB:
     ) -> None:
         self._directory = Path(directory).absolute()
         self._host = host
-        self._settings = {**_SETTINGS, **(_NO_FSYNC if unsafe_no_fsync else {}), **settings}
+        self._settings = {**self.defaults, **(_NO_FSYNC if unsafe_no_fsync else {}), **settings}
         self._child: children.Child | None = None
         self._state: dict[str, str | int] = {}
         self._user = children.unprivileged_user()
@@ -180,10 +182,12 @@ class EmbeddedMariaDB:
         return self._directory / "mariadb.log"
 
     def _prepare(self) -> None:
-        program = tool("mariadbd")
+        program = self._command()[0]
         self._directory.mkdir(parents=True, exist_ok=True)
         if self._user is not None:
-            reachable = children.is_reachable_by_all(program) and children.is_reachable_by_all(self.data_directory)
+            reachable = children.is_reachable_by_all(Path(program)) and children.is_reachable_by_all(
+                self.data_directory
+            )
             self._reach = not reachable
         state_file = self._directory / "state.json"
         self._state = places.load_state(state_file) or {"port": places.free_port(), "password": secrets.token_hex(16)}
@@ -195,14 +199,20 @@ class EmbeddedMariaDB:
         self._state["sockets"] = str(sockets)
         places.save_state(state_file, self._state)
         if not self.data_directory.exists():
-            self._initialise()
+            # beside its place, then moved there: a killed run leaves no half-made one
+            new = self._directory / "data.new"
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir(mode=0o700)
+            children.give(new, self._user)
+            self._initialise(new)
+            new.rename(self.data_directory)
 
-    def _initialise(self) -> None:
-        """Make the data directory beside its place, then move it there: a killed run leaves no half-made one."""
-        new = self._directory / "data.new"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(mode=0o700)
-        children.give(new, self._user)
+    def _command(self) -> list[str | Path]:
+        """The server's program, and what it is told before its settings."""
+        return [tool("mariadbd"), "--no-defaults"]
+
+    def _initialise(self, new: Path) -> None:
+        """Fill the empty directory ``new`` with a server's system tables, and make our user."""
         with tempfile.NamedTemporaryFile("w", dir="/tmp", prefix="weir-my-") as statements:
             # grants are not loaded while a data directory is made; FLUSH loads them
             statements.write("FLUSH PRIVILEGES;\n")
@@ -218,7 +228,6 @@ class EmbeddedMariaDB:
                 child = children.spawn(command, output=output, user=self._user, reach=self._reach)
             if (code := child.wait(120)) != 0:
                 raise EmbeddedError(f"embedded MariaDB's mariadb-install-db ended with code {code}; see {self._log}")
-        new.rename(self.data_directory)
 
     def _launch(self) -> None:
         settings = {
@@ -232,8 +241,7 @@ class EmbeddedMariaDB:
             # a server that starts removes the temporary tables of all others in the same directory
             "tmpdir": str(self._state["sockets"]),
         }
-        command: list[str | Path] = [tool("mariadbd"), "--no-defaults"]
-        command += [f"--{name}={value}" for name, value in settings.items()]
+        command = [*self._command(), *(f"--{name}={value}" for name, value in settings.items())]
         with self._log.open("ab") as output:
             self._child = children.spawn(command, output=output, user=self._user, reach=self._reach)
 
