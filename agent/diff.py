@@ -5,8 +5,8 @@ Both sides are read once, in batches, and reduced to numbers by key bucket: how 
 twice). Where a bucket differs, both sides are read again for a few such buckets, to say which keys it is about. Keys
 are shown, values are not.
 
-At which Ts both sides stand is the caller's matter: the source is read under one exported snapshot, and the sink must
-be held where that snapshot is. Both are read as often as needed, so they must stay there.
+Which tables, and at which Ts both sides stand, is the caller's matter: the source is read under one exported snapshot,
+and the sink must be held where that snapshot is. Both are read as often as needed, so they must stay there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from agent.changes import key_codes
-from agent.errors import SinkConfigError, SinkUriError
+from agent.errors import SinkUriError, SourceConfigError
 from agent.event_filter import filter_snapshot, rules_for
 from agent.key_hash import key_hash
 from agent.schema import TableSchema
@@ -27,7 +27,7 @@ from agent.sinks.delta_schema import delta_table
 from agent.sinks.delta_table import TablePlace
 from agent.sinks.uri import parse_sink_uri
 from agent.sources.dialects import arrow_schema
-from agent.sources.source import ComparisonSnapshot, Source
+from agent.sources.source import ComparisonSnapshot
 from reactor.records import NO_FILTER, FilterConfig, TableRecord
 
 #: reads one side from its begin
@@ -51,13 +51,12 @@ class TableDiff:
 
 
 def compare_tables(
-    source: Source,
     snapshot: ComparisonSnapshot,
     sink_uri: str,
     tables: Sequence[TableRecord],
     filter: FilterConfig = NO_FILTER,
 ) -> list[TableDiff]:
-    """Compare tables of ``source`` under ``snapshot`` with their Delta tables.
+    """Compare tables of the source under ``snapshot`` with their Delta tables; one that is gone there differs.
 
     :raises SourceError: the source cannot be read, or the snapshot is gone.
     :raises SinkError: the sink has nothing that could be read.
@@ -65,14 +64,15 @@ def compare_tables(
     uri = parse_sink_uri(sink_uri)
     if not uri.scheme.startswith("delta"):
         raise SinkUriError(f"a {uri.scheme}:// sink cannot be read, so there is nothing to compare")
-    schemas = source.read_schemas([table.table_id for table in tables])
     options = {name: value for name, value in uri.options.items() if not uri.is_local}
     found = []
     for table in tables:
-        schema = schemas.get(table.table_id)
         name = f"{table.schema_name}.{table.name}"
-        if schema is None:
-            raise SinkConfigError(f"{name} is not in the source any more; nothing to compare it with")
+        try:
+            schema = snapshot.schema(table)
+        except SourceConfigError as error:
+            found.append(TableDiff(name, False, 0, 0, (str(error),)))
+            continue
         place = TablePlace(f"{uri.location}/{table.schema_name}/{table.name}", uri.is_local, options)
         theirs = partial(_selected_rows, snapshot, schema, filter)
         selected = rules_for(filter, table.schema_name, table.name).select(schema)

@@ -88,8 +88,8 @@ class Feed:
 
     @property
     def reader(self) -> str:
-        """Who reads, among all readers of the cluster."""
-        return f"{self.namespace}/{self.id}"
+        """Who reads, among all readers that the cluster has had."""
+        return f"{self.namespace}/{self.id}/{self.incarnation}"
 
     def open_sink(self) -> Sink:
         """:raises SinkError: its URI cannot be opened."""
@@ -269,7 +269,7 @@ class FeedParts:
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
         schemas = await to_thread.run_sync(feed.manifest(order.source).read_schemas)
         identity = Identity(running.system_id, running.timeline)
-        reader = await readers.claim(self._client, feed.cluster, feed.reader)
+        reader = await readers.claim(self._client, feed.cluster, feed.reader) if source.numbers_readers else 0
         unit = SyncUnit(
             source.streams(StreamOrder(running.tables, identity, schemas, reader)),
             Position(running.start_ts, running.start_position),

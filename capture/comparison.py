@@ -3,6 +3,8 @@
     hold where the log is now ─► every span gets there ─► snapshot of the source at L ─► hold at L-1 ─► every span gets
     there ─► compare the tables with the snapshot ─► let go
 
+Compared are the tables that are replicated: one that the filter would let in and that has not come yet is not.
+
 The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot iff its
 commit record starts before L, so the sink holds exactly the same at L-1. A span that slipped past (a flush that was
 under way) is seen, and so is a hold that was lost on the way (the changefeed ran anew): then all of it is done again.
@@ -17,7 +19,7 @@ from capture import cluster as views
 from capture.errors import JobRefusedError
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FeedState, LogHead
+from reactor.records import ChangefeedInfo, FeedState, LogHead, TableRecord, UnitRecord
 
 if TYPE_CHECKING:
     from capture.works import Works
@@ -35,6 +37,8 @@ class Desk(Protocol):
 
     async def query(self, changefeed_id: str) -> views.ChangefeedView: ...
 
+    def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
+
     def head_of(self, changefeed_id: str) -> LogHead: ...
 
 
@@ -47,13 +51,16 @@ async def compare(desk: Desk, works: "Works", info: ChangefeedInfo) -> list[view
         for _ in range(_ATTEMPTS):
             held = await _hold(desk, info.id)
             await _reach(desk, info.id, lambda checkpoint, at=held: checkpoint >= at)  # type: ignore[misc]
-            async with works.comparison(info, desk.head_of(info.id)) as snapshot:
+            tables = _tables(desk, info.id)
+            async with works.comparison(info, tables, desk.head_of(info.id)) as snapshot:
                 try:
                     await desk.ask(jobs.HoldAt("", info.id, snapshot.ts, _HOLD_S))
                 except JobRefusedError:
                     continue
                 await _reach(desk, info.id, lambda checkpoint, at=snapshot.ts: checkpoint >= at)  # type: ignore[misc]
                 if max(await _checkpoints(desk, info.id), default=Ts(0)) != snapshot.ts:
+                    continue
+                if _tables(desk, info.id) != tables:  # the schema has changed on the way
                     continue
                 found = await snapshot.run()
                 # what differs only counts if the sink stood still all the time
@@ -63,6 +70,12 @@ async def compare(desk: Desk, works: "Works", info: ChangefeedInfo) -> list[view
         with anyio.CancelScope(shield=True):
             await desk.ask(jobs.Release("", info.id))
     raise JobRefusedError(f"{info.id} could not be held at one position; try again when fewer changes are under way")
+
+
+def _tables(desk: Desk, changefeed: ChangefeedId) -> tuple[TableRecord, ...]:
+    """Those that are replicated, whatever else the filter would let in."""
+    unit = desk.unit_of(changefeed)
+    return tuple(sorted(unit.tables, key=lambda table: (table.schema_name, table.name))) if unit else ()
 
 
 async def _hold(desk: Desk, changefeed: ChangefeedId) -> Ts:

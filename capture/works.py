@@ -101,8 +101,10 @@ class Works(Protocol):
         """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
         ...
 
-    def comparison(self, info: ChangefeedInfo, head: LogHead) -> AbstractAsyncContextManager[Comparison]:
-        """Hold on to the source as it is now. ``head``: of the changefeed's log, whose Ts the source's is to be."""
+    def comparison(
+        self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
+    ) -> AbstractAsyncContextManager[Comparison]:
+        """Hold on to the tables as they are now at the source, at a Ts of the log whose head is given."""
         ...
 
 
@@ -144,12 +146,14 @@ class RealWorks:
         await to_thread.run_sync(_check_source_again, self.feed(info), unit, abandon_on_cancel=True)
 
     @asynccontextmanager
-    async def comparison(self, info: ChangefeedInfo, head: LogHead) -> "AsyncIterator[_RealComparison]":
+    async def comparison(
+        self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
+    ) -> "AsyncIterator[_RealComparison]":
         feed = self.feed(info)
         log = Position(head.resolved_ts, head.position)
-        snapshot = await to_thread.run_sync(feed.open_source().snapshot, log)
+        snapshot = await to_thread.run_sync(feed.open_source().snapshot, tables, log)
         try:
-            yield _RealComparison(feed, snapshot)
+            yield _RealComparison(feed, tables, snapshot)
         finally:
             snapshot.close()
 
@@ -197,6 +201,7 @@ class RealWorks:
 @dataclass(frozen=True, slots=True)
 class _RealComparison:
     feed: Feed
+    tables: Sequence[TableRecord]
     snapshot: ComparisonSnapshot
 
     @property
@@ -207,10 +212,7 @@ class _RealComparison:
         return await to_thread.run_sync(self._compare)
 
     def _compare(self) -> list[TableDiff]:
-        source = self.feed.open_source()
-        found = diff.compare_tables(
-            source, self.snapshot, self.feed.sink_uri, source.discover().tables, self.feed.config.filter
-        )
+        found = diff.compare_tables(self.snapshot, self.feed.sink_uri, self.tables, self.feed.config.filter)
         return [
             TableDiff(
                 table=one.table,
@@ -263,13 +265,15 @@ class _RealLifeWorks:
         files go: so only those go that were there before etcd was asked for the last time.
         """
         feed = self._works.feed(info)
-        await to_thread.run_sync(feed.open_source().drop, abandon_on_cancel=True)
+        source = feed.open_source()
+        await to_thread.run_sync(source.drop, abandon_on_cancel=True)
         directories = (feed.log_directory("main"), feed.manifest("main").directory)
         found = [(place, await to_thread.run_sync(place.names, abandon_on_cancel=True)) for place in directories]
         if await self._is_still_there(info):
             for place, names in found:
                 await to_thread.run_sync(place.remove, names, abandon_on_cancel=True)
-            await readers.release(self._client, feed.cluster, feed.reader)
+            if source.numbers_readers:
+                await readers.release(self._client, feed.cluster, feed.reader)
 
     async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
         """Once at a time for a changefeed: a sink that never answers holds one thread, and not one more each time."""

@@ -20,22 +20,29 @@ from capture.errors import EmbeddedError
 from tests import mysql_package
 
 _TEMPLATE = mysql_package.ROOT / "template"
-_SEQUENCE = re.compile(r"\bseq_(\d+)_to_(\d+)\b")
+#: what MariaDB says, and what MySQL says for it
+_WORDS = (
+    (
+        re.compile(r"\bseq_(\d+)_to_(\d+)\b"),
+        r"(WITH RECURSIVE s (seq) AS (SELECT \1 UNION ALL SELECT seq + 1 FROM s WHERE seq < \2) SELECT seq FROM s) AS s",
+    ),
+    (re.compile(r"^SHOW MASTER STATUS"), "SHOW BINARY LOG STATUS"),
+    (re.compile(r"^RESET MASTER"), "RESET BINARY LOGS AND GTIDS"),
+    (re.compile(r"^CREATE OR REPLACE USER (\S+)"), r"CREATE USER IF NOT EXISTS \1"),
+)
+
+
+def is_mariadb(server: EmbeddedMariaDB) -> bool:
+    return not isinstance(server, EmbeddedMysql)
 
 
 class MysqlSession(pymysql.connections.Connection):  # type: ignore[misc] # it has no types
-    """Knows MariaDB's sequences: ``seq_1_to_1000``."""
+    """Takes some of MariaDB's words, sequences among them."""
 
-    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
-        text = sql if isinstance(sql, str) else sql.decode("utf-8", "surrogateescape")
-        if found := _SEQUENCE.search(text):
-            first, last = found.groups()
-            text = _SEQUENCE.sub(
-                f"(WITH RECURSIVE s (seq) AS (SELECT {first} UNION ALL SELECT seq + 1 FROM s WHERE seq < {last}) "
-                "SELECT seq FROM s) AS s",
-                text,
-            )
-        return int(super().query(text, unbuffered))
+    def query(self, sql: str, unbuffered: bool = False) -> int:
+        for pattern, replacement in _WORDS:
+            sql = pattern.sub(replacement, sql)
+        return int(super().query(sql, unbuffered))
 
 
 class EmbeddedMysql(EmbeddedMariaDB):

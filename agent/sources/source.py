@@ -65,7 +65,7 @@ class StreamOrder:
     tables: tuple[TableRecord, ...]
     identity: Identity = Identity("")
     schemas: Mapping[int, TableSchema] = field(default_factory=dict)
-    #: by which the server knows this reader (see ``agent.units.readers``)
+    #: by which the server knows this reader (see ``agent.units.readers``), where it goes by numbers
     reader: int = 0
 
 
@@ -146,6 +146,10 @@ class ComparisonSnapshot(Protocol):
     @property
     def ts(self) -> Ts: ...
 
+    def schema(self, table: TableRecord) -> TableSchema:
+        """What the table is. :raises SourceConfigError: it is gone, or is none that can be read."""
+        ...
+
     def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         """All rows of a table; as often as needed."""
         ...
@@ -176,6 +180,11 @@ class Source(Protocol):
     @property
     def dumper(self) -> Dumper: ...
 
+    @property
+    def numbers_readers(self) -> bool:
+        """Whether the server knows a reader by a number, which ``StreamOrder.reader`` then has to have."""
+        ...
+
     def check(self) -> SourceReport:
         """Everything that can be found out before anything is made there; names are free, rights and settings do."""
         ...
@@ -202,8 +211,8 @@ class Source(Protocol):
 
     def streams(self, order: StreamOrder) -> Streams: ...
 
-    def snapshot(self, log: Position) -> ComparisonSnapshot:
-        """The source as it is now. ``log``: where the changefeed's log stands, whose Ts the snapshot's is to be.
+    def snapshot(self, tables: Sequence[TableRecord], log: Position) -> ComparisonSnapshot:
+        """``tables`` as they are now. ``log``: where the changefeed's log stands, whose Ts the snapshot's is to be.
 
         :raises SourceUnreachableError: the log is still at another server than this one.
         """

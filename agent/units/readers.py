@@ -2,13 +2,14 @@
 
 A server that meets a number twice ends the older session: so a new sync worker ends what a lost one has left behind,
 and no two changefeeds of a cluster may have the same. The number is a hash of the changefeed, or the next one that is
-free; who has it stands in etcd until the changefeed is removed.
+free; who has it stands in etcd until the changefeed is removed. A later changefeed of the same name is another holder,
+whom nobody meets who still cleans up after the first one.
 """
 
 from hashlib import blake2b
 from typing import Final
 
-from reactor.client import Compare, EtcdClient, Put, Target
+from reactor.client import Compare, Delete, EtcdClient, Put, Target
 from reactor.keys import ReaderKey
 
 #: far from the small numbers that people give their servers
@@ -36,10 +37,13 @@ async def release(client: EtcdClient, cluster: str, holder: str) -> None:
     """Give the number back; without one, nothing happens. :raises EtcdError: no answer."""
     number = _home(cluster, holder)
     while (item := await client.get(str(ReaderKey(cluster, number)))) is not None:
-        if item.value.decode() == holder:
-            await client.delete(str(ReaderKey(cluster, number)))
+        if item.value.decode() != holder:
+            number = _next(number)
+        # by the time that it goes it may be another's: then it is looked at again
+        elif (
+            await client.txn([Compare(item.key, Target.MOD_REVISION, item.mod_revision)], [Delete(item.key)])
+        ).succeeded:
             return
-        number = _next(number)
 
 
 def _home(cluster: str, holder: str) -> int:

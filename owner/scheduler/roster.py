@@ -140,7 +140,7 @@ class Roster:
                 or known.state is not _UNDISTURBED
                 or known.captures.get(capture) is not _WRITER
                 or len(known.captures) != 1
-                or span in surplus
+                or (surplus and span in surplus)
             ):
                 others.append(status)
                 continue

@@ -1,7 +1,7 @@
-"""A stream on a real MariaDB's binlog, for tests: from where it stood, until it has read what was written."""
+"""A stream on a real server's binlog, for tests: from where it stood, until it has read what was written."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from agent.schema import TableSchema
@@ -14,25 +14,27 @@ from agent.sources.mysql.stream import BinlogStream
 from agent.sources.mysql.table_map import parse_table_map
 from capture.embedded import EmbeddedMariaDB
 from reactor.records import DdlRecord
+from tests.mysql_server import is_mariadb
 
 ARENA_BYTES = 1 << 20
 
 
-def where(mariadb: EmbeddedMariaDB) -> SourcePosition:
+def where(server: EmbeddedMariaDB) -> SourcePosition:
     """The end of its binlog."""
-    with connect(mariadb.uri()) as connection:
+    with connect(server.uri()) as connection:
         return current_position(connection)
 
 
-def run(mariadb: EmbeddedMariaDB, database: str, *statements: str) -> None:
+def run(server: EmbeddedMariaDB, database: str, *statements: str) -> None:
     """In one session, one after the other."""
-    with contextlib.closing(mariadb.connect(database)) as session, session.cursor() as cursor:
+    with contextlib.closing(server.connect(database)) as session, session.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
 
 
-def describe(body: bytes) -> TableSchema:
-    return parse_table_map(body, is_mariadb=True).schema
+def describe(server: EmbeddedMariaDB) -> Callable[[bytes], TableSchema]:
+    """What its table maps say."""
+    return lambda body: parse_table_map(body, is_mariadb=is_mariadb(server)).schema
 
 
 def changed(event: DdlEvent) -> DdlRecord:
@@ -41,7 +43,7 @@ def changed(event: DdlEvent) -> DdlRecord:
 
 @contextlib.contextmanager
 def streaming(
-    mariadb: EmbeddedMariaDB,
+    server: EmbeddedMariaDB,
     begin: SourcePosition,
     database: str,
     *,
@@ -51,8 +53,8 @@ def streaming(
     server_id: int = 4711,
     **options: Any,
 ) -> Iterator[BinlogStream]:
-    with connect(mariadb.uri() + query) as connection:
-        options = {"describe": describe, "interpret": changed, **options}
+    with connect(server.uri() + query) as connection:
+        options = {"describe": describe(server), "interpret": changed, **options}
         stream = BinlogStream(
             connection,
             Arena(arena_bytes),

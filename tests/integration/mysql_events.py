@@ -10,9 +10,10 @@ from agent.sources.mysql.binlog_file import open_binlog
 from agent.sources.mysql.positions import pack, split_file_name
 from agent.sources.mysql.table_map import parse_table_map
 from capture.embedded import EmbeddedMariaDB
+from tests.mysql_server import is_mariadb
 
-_TABLE_MAP, _GTID = 19, 162
-_ROWS = frozenset({23, 24, 25, 166, 167, 168, 169, 170, 171})
+_TABLE_MAP, _GTIDS = 19, (33, 162)
+_ROWS = frozenset({23, 24, 25, 30, 31, 32, 39, 166, 167, 168, 169, 170, 171})
 _SEQ_STEP = 1 << 20
 
 
@@ -36,7 +37,7 @@ def table_events(server: EmbeddedMariaDB, schema_name: str, name: str) -> list[t
     for ts, seq, kind, body in _events(server):
         map_id = int.from_bytes(body[:6], "little")
         if kind == _TABLE_MAP:
-            schema = parse_table_map(body, is_mariadb=True).schema
+            schema = parse_table_map(body, is_mariadb=is_mariadb(server)).schema
             mine[map_id] = (schema.schema_name, schema.name) == (schema_name, name)
             if mine[map_id] and (not logs or logs[-1].schema != schema):
                 logs.append(_Log(schema))
@@ -49,7 +50,7 @@ def _events(server: EmbeddedMariaDB) -> Iterator[tuple[int, int, int, bytes]]:
     ts = seq = 0
     for file, *_ in server.execute("SHOW BINARY LOGS"):
         for event in open_binlog(server.data_directory / file):
-            if event.type == _GTID:
+            if event.type in _GTIDS:
                 ts, seq = pack(0, split_file_name(file)[1], event.at), 0
             seq += _SEQ_STEP
             yield ts, seq, event.type, event.body

@@ -176,8 +176,13 @@ def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> N
     assert diff.differences == ("id=17: differs in note", "id=4711: only in the sink")
     with pytest.raises(SinkUriError, match="cannot be read"):
         compared(source, "blackhole://", record)
+    gone = record.with_(table_id=1, name="gone")
+    before, after = compared(source, f"delta+file://{tmp_path}", gone, record)
+    assert (before.table, before.equal) == ("public.gone", False)
+    assert "is gone from the source" in before.differences[0]
+    assert len(after.differences) == 2, "the others are compared all the same"
 
 
-def compared(source: Source, sink_uri: str, record: TableRecord) -> list[TableDiff]:
-    with closing(source.snapshot(BEGIN)) as snapshot:
-        return compare_tables(source, snapshot, sink_uri, [record])
+def compared(source: Source, sink_uri: str, *records: TableRecord) -> list[TableDiff]:
+    with closing(source.snapshot(records, BEGIN)) as snapshot:
+        return compare_tables(snapshot, sink_uri, records)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from pymysqlreplication import BinLogStreamReader
-from pymysqlreplication.event import MariadbGtidEvent
+from pymysqlreplication.event import GtidEvent, MariadbGtidEvent
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
 from agent.errors import (
@@ -35,30 +35,30 @@ Oracle = tuple[list[tuple[int, int]], list[str]]
 
 
 @pytest.fixture
-def database(mariadb: EmbeddedMariaDB) -> str:
+def database(server: EmbeddedMariaDB) -> str:
     name = f"s_{uuid4().hex[:8]}"
-    mariadb.create_database(name)
-    run(mariadb, name, "CREATE TABLE t (i int PRIMARY KEY, s varchar(200))", "CREATE TABLE u (i int) ENGINE=MyISAM")
+    server.create_database(name)
+    run(server, name, "CREATE TABLE t (i int PRIMARY KEY, s varchar(200))", "CREATE TABLE u (i int) ENGINE=MyISAM")
     return name
 
 
-def oracle(mariadb: EmbeddedMariaDB, database: str, begin: SourcePosition, end: SourcePosition) -> Oracle:
+def oracle(server: EmbeddedMariaDB, database: str, begin: SourcePosition, end: SourcePosition) -> Oracle:
     """What the other library finds: (Ts of the transaction, bytes of the event), and all GTIDs."""
     reader = BinLogStreamReader(
-        connection_settings={"host": "127.0.0.1", "port": mariadb.port, "user": "weir", "password": mariadb.password},
+        connection_settings={"host": "127.0.0.1", "port": server.port, "user": "weir", "password": server.password},
         server_id=990,
         log_file=begin.binlog.file,
         log_pos=begin.binlog.position,
         resume_stream=True,
         is_mariadb=False,
-        only_events=[MariadbGtidEvent, WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
+        only_events=[MariadbGtidEvent, GtidEvent, WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
         freeze_schema=True,
     )
     found, gtids = [], []
     ts = 0
     with contextlib.closing(reader):
         for event in reader:
-            if isinstance(event, MariadbGtidEvent):
+            if isinstance(event, (MariadbGtidEvent, GtidEvent)):
                 number = int(reader.log_file.rsplit(".", 1)[1])
                 ts = pack(0, number, event.packet.log_pos - event.packet.event_size)
                 gtids.append(event.gtid)
@@ -69,27 +69,27 @@ def oracle(mariadb: EmbeddedMariaDB, database: str, begin: SourcePosition, end: 
     return found, gtids
 
 
-def busy(mariadb: EmbeddedMariaDB, database: str) -> None:
+def busy(server: EmbeddedMariaDB, database: str) -> None:
     """Transactions of many kinds, over several files."""
     insert = "INSERT INTO t SELECT seq, repeat('x', seq % 150) FROM seq_1_to_3000"
-    run(mariadb, database, insert, "UPDATE t SET s = 'changed' WHERE i % 7 = 0", "DELETE FROM t WHERE i % 5 = 0")
+    run(server, database, insert, "UPDATE t SET s = 'changed' WHERE i % 7 = 0", "DELETE FROM t WHERE i % 5 = 0")
     for i in range(4000, 4050):
-        run(mariadb, database, f"INSERT INTO t VALUES ({i}, 'one')")
-    run(mariadb, database, "FLUSH BINARY LOGS", "INSERT INTO u SELECT seq FROM seq_1_to_100")
-    run(mariadb, database, "BEGIN", "INSERT INTO t VALUES (9001, 'a')", "INSERT INTO u VALUES (9)", "ROLLBACK")
-    run(mariadb, database, "BEGIN", "UPDATE t SET s = NULL WHERE i < 100", "DELETE FROM t WHERE i = 4000", "COMMIT")
+        run(server, database, f"INSERT INTO t VALUES ({i}, 'one')")
+    run(server, database, "FLUSH BINARY LOGS", "INSERT INTO u SELECT seq FROM seq_1_to_100")
+    run(server, database, "BEGIN", "INSERT INTO t VALUES (9001, 'a')", "INSERT INTO u VALUES (9)", "ROLLBACK")
+    run(server, database, "BEGIN", "UPDATE t SET s = NULL WHERE i < 100", "DELETE FROM t WHERE i = 4000", "COMMIT")
 
 
 @pytest.mark.filterwarnings("ignore:'db' is deprecated:DeprecationWarning")  # the oracle's own
 @pytest.mark.parametrize("by_gtid", [False, True])
-def test_it_reads_what_the_oracle_reads(mariadb: EmbeddedMariaDB, database: str, by_gtid: bool) -> None:
-    begin = where(mariadb)
-    busy(mariadb, database)
-    end = where(mariadb)
-    with streaming(mariadb, begin, database, by_gtid=by_gtid) as stream:
+def test_it_reads_what_the_oracle_reads(server: EmbeddedMariaDB, database: str, by_gtid: bool) -> None:
+    begin = where(server)
+    busy(server, database)
+    end = where(server)
+    with streaming(server, begin, database, by_gtid=by_gtid) as stream:
         cuts = read_until(stream, end)
         reached = stream.position()
-    found, gtids = oracle(mariadb, database, begin, end)
+    found, gtids = oracle(server, database, begin, end)
     read = sorted((ts, seq >> split.SEQ_SHIFT, len(event)) for _, ts, seq, event in lines(cuts))
     # less the header's other 18 bytes and the checksum
     assert [(ts, size) for ts, _, size in read] == [(ts, size - 18 - 4) for ts, size in found]
@@ -98,19 +98,19 @@ def test_it_reads_what_the_oracle_reads(mariadb: EmbeddedMariaDB, database: str,
     assert reached.ts == end.ts
 
 
-def test_it_goes_on_where_any_cut_has_ended(mariadb: EmbeddedMariaDB, database: str) -> None:
-    begin = where(mariadb)
-    busy(mariadb, database)
-    end = where(mariadb)
-    with streaming(mariadb, begin, database) as stream:
+def test_it_goes_on_where_any_cut_has_ended(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
+    busy(server, database)
+    end = where(server)
+    with streaming(server, begin, database) as stream:
         whole = lines(read_until(stream, end))
     pieces, position = [], begin
     while position.resolved < end.resolved:
-        with connect(mariadb.uri()) as connection:
+        with connect(server.uri()) as connection:
             resumption = resume(connection, position)
         assert not resumption.by_gtid
         small = 1 << 14
-        with streaming(mariadb, resumption.position, database, arena_bytes=small) as stream:
+        with streaming(server, resumption.position, database, arena_bytes=small) as stream:
             while not stream.is_full and stream.resolved_ts < end.resolved:
                 stream.read(timeout_s=10.0)
             cuts: list[Cut] = []
@@ -123,11 +123,11 @@ def test_it_goes_on_where_any_cut_has_ended(mariadb: EmbeddedMariaDB, database: 
     assert sorted(lines(pieces)) == sorted(whole)
 
 
-def test_one_large_transaction_passes_through_a_small_arena(mariadb: EmbeddedMariaDB, database: str) -> None:
-    begin = where(mariadb)
-    run(mariadb, database, "INSERT INTO t SELECT seq, repeat('x', 150) FROM seq_1_to_20000")
-    end = where(mariadb)
-    with streaming(mariadb, begin, database, arena_bytes=1 << 18) as stream:
+def test_one_large_transaction_passes_through_a_small_arena(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
+    run(server, database, "INSERT INTO t SELECT seq, repeat('x', 150) FROM seq_1_to_20000")
+    end = where(server)
+    with streaming(server, begin, database, arena_bytes=1 << 18) as stream:
         cuts = read_until(stream, end, arena_bytes=1 << 18)
     assert len(cuts) > 8
     assert [cut.is_complete for cut in cuts] == [False] * (len(cuts) - 1) + [True]
@@ -138,31 +138,31 @@ def test_one_large_transaction_passes_through_a_small_arena(mariadb: EmbeddedMar
     assert ordinals == sorted(set(ordinals))
 
 
-def test_savepoints_and_rollbacks_leave_nothing(mariadb: EmbeddedMariaDB, database: str) -> None:
-    begin = where(mariadb)
+def test_savepoints_and_rollbacks_leave_nothing(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
     run(
-        mariadb, database, "BEGIN", "INSERT INTO t VALUES (1, 'kept')", "SAVEPOINT `A b`",
+        server, database, "BEGIN", "INSERT INTO t VALUES (1, 'kept')", "SAVEPOINT `A b`",
         "INSERT INTO t VALUES (2, 'gone')", "INSERT INTO u VALUES (1)", "ROLLBACK TO `A b`",
         "INSERT INTO t VALUES (3, 'kept')", "COMMIT",
     )  # fmt: skip
-    run(mariadb, database, "BEGIN", "INSERT INTO t VALUES (4, 'gone')", "INSERT INTO u VALUES (2)", "ROLLBACK")
-    with streaming(mariadb, begin, database) as stream:
-        found = lines(read_until(stream, where(mariadb)))
+    run(server, database, "BEGIN", "INSERT INTO t VALUES (4, 'gone')", "INSERT INTO u VALUES (2)", "ROLLBACK")
+    with streaming(server, begin, database) as stream:
+        found = lines(read_until(stream, where(server)))
     events = [event for name, _, _, event in found if name == "t"]
     assert [b"kept" in event for event in events] == [True, True]
     assert len([name for name, *_ in found if name == "u"]) == 2
 
 
-def test_distributed_transactions_are_read(mariadb: EmbeddedMariaDB, database: str) -> None:
-    begin = where(mariadb)
+def test_distributed_transactions_are_read(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
     for number, ending in enumerate(("XA COMMIT 'x'", "XA COMMIT 'x' ONE PHASE")):
         prepare = ["XA PREPARE 'x'"] if number == 0 else []
-        run(mariadb, database, "XA START 'x'", f"INSERT INTO t VALUES ({number}, '')", "XA END 'x'", *prepare, ending)
-    with streaming(mariadb, begin, database) as stream:
-        assert len(lines(read_until(stream, where(mariadb)))) == 2
-    begin = where(mariadb)
+        run(server, database, "XA START 'x'", f"INSERT INTO t VALUES ({number}, '')", "XA END 'x'", *prepare, ending)
+    with streaming(server, begin, database) as stream:
+        assert len(lines(read_until(stream, where(server)))) == 2
+    begin = where(server)
     run(
-        mariadb,
+        server,
         database,
         "XA START 'y'",
         "INSERT INTO t VALUES (7, '')",
@@ -170,23 +170,23 @@ def test_distributed_transactions_are_read(mariadb: EmbeddedMariaDB, database: s
         "XA PREPARE 'y'",
         "XA ROLLBACK 'y'",
     )
-    with streaming(mariadb, begin, "another") as stream:
-        assert read_until(stream, where(mariadb)) == []
-    with streaming(mariadb, begin, database) as stream, pytest.raises(SourceError, match="prepared XA"):
-        read_until(stream, where(mariadb))
+    with streaming(server, begin, "another") as stream:
+        assert read_until(stream, where(server)) == []
+    with streaming(server, begin, database) as stream, pytest.raises(SourceError, match="prepared XA"):
+        read_until(stream, where(server))
 
 
-def test_definitions_end_cuts_and_truncation_is_a_line(mariadb: EmbeddedMariaDB, database: str) -> None:
-    begin = where(mariadb)
+def test_definitions_end_cuts_and_truncation_is_a_line(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
     run(
-        mariadb, database, "INSERT INTO t VALUES (1, 'a')", "ALTER TABLE t ADD c int",
+        server, database, "INSERT INTO t VALUES (1, 'a')", "ALTER TABLE t ADD c int",
         "INSERT INTO t VALUES (2, 'b', 3)",
         "TRUNCATE TABLE t",
         "CREATE VIEW v AS SELECT 1", "CREATE TEMPORARY TABLE x (i int)", "DROP TEMPORARY TABLE x",
         "CREATE TABLE w AS SELECT * FROM (SELECT 1 AS i) AS s", "ANALYZE TABLE t",
     )  # fmt: skip
-    with streaming(mariadb, begin, database) as stream:
-        first, second = read_until(stream, where(mariadb))
+    with streaming(server, begin, database) as stream:
+        first, second = read_until(stream, where(server))
     assert [record.statement.split("(")[0].split("\n")[0].strip() for cut in (first, second) for record in cut.ddl] == [
         "ALTER TABLE t ADD c int",
         "CREATE TABLE `w`",
@@ -245,23 +245,23 @@ def test_a_row_larger_than_arena_and_packet(tmp_path: Path) -> None:
     assert small[3].endswith(b"b")
 
 
-def test_changes_that_come_as_statements_are_refused(mariadb: EmbeddedMariaDB, database: str) -> None:
-    begin = where(mariadb)
-    run(mariadb, database, "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (1, 'a')")
-    with streaming(mariadb, begin, "another") as stream:
-        assert read_until(stream, where(mariadb)) == []
+def test_changes_that_come_as_statements_are_refused(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
+    run(server, database, "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (1, 'a')")
+    with streaming(server, begin, "another") as stream:
+        assert read_until(stream, where(server)) == []
     with (
-        streaming(mariadb, begin, database) as stream,
+        streaming(server, begin, database) as stream,
         pytest.raises(SourceConfigError, match=rf"{database}\.t as a statement.*binlog_format=ROW"),
     ):
-        read_until(stream, where(mariadb))
+        read_until(stream, where(server))
 
 
-def test_an_idle_stream_has_a_pulse_and_moves_on(mariadb: EmbeddedMariaDB, database: str) -> None:
-    begin = where(mariadb)
-    run(mariadb, "mysql", "CREATE OR REPLACE USER idle@localhost")
-    end = where(mariadb)
-    with streaming(mariadb, begin, database) as stream:
+def test_an_idle_stream_has_a_pulse_and_moves_on(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
+    run(server, "mysql", "CREATE OR REPLACE USER idle@localhost")
+    end = where(server)
+    with streaming(server, begin, database) as stream:
         assert read_until(stream, end) == []
         first = stream.progress().resolved_time
         while stream.progress().resolved_time == first:  # ends when a heartbeat comes, or with the test's timeout
@@ -349,10 +349,12 @@ def test_another_server_goes_on_by_gtid_under_a_new_epoch(tmp_path: Path) -> Non
             assert resume(connection, reached).by_gtid is False
         log = Position(reached.resolved, reached.to_json())
         there, left = (open_source(server.uri(), _SCOPE) for server in (new, old))
-        with contextlib.closing(there.snapshot(log)) as snapshot:  # what is compared: at a Ts that spans can be held at
+        with contextlib.closing(
+            there.snapshot([], log)
+        ) as snapshot:  # what is compared: at a Ts that spans can be held at
             assert snapshot.ts == there.current_ts(log) == reached.resolved
         with pytest.raises(SourceUnreachableError, match="is not the server whose binlog the changefeed reads"):
-            left.snapshot(log)
+            left.snapshot([], log)
         # the old one has not what was written to the new one
         with connect(old.uri()) as connection:
             back = resume(connection, reached)
@@ -373,42 +375,42 @@ def _in_epoch(position: SourcePosition, number: int) -> SourcePosition:
     return position
 
 
-def test_a_place_can_be_named_by_its_ts(mariadb: EmbeddedMariaDB, database: str) -> None:
-    begin = where(mariadb)
-    run(mariadb, database, "INSERT INTO t VALUES (1, 'a')")
-    with connect(mariadb.uri()) as connection:
+def test_a_place_can_be_named_by_its_ts(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
+    run(server, database, "INSERT INTO t VALUES (1, 'a')")
+    with connect(server.uri()) as connection:
         assert position_at(connection, begin.ts) == begin
         assert current_position(connection).ts > begin.ts
 
 
-def test_a_wait_for_the_server_can_be_aborted(mariadb: EmbeddedMariaDB, database: str) -> None:
-    with connect(mariadb.uri()) as connection:
+def test_a_wait_for_the_server_can_be_aborted(server: EmbeddedMariaDB, database: str) -> None:
+    with connect(server.uri()) as connection:
         stream = BinlogStream(
             connection,
             Arena(1 << 20),
             position=current_position(connection),
             is_wanted=lambda schema_name, name: True,
-            describe=describe,
+            describe=describe(server),
         )
         stream.start(server_id=4712, heartbeat_s=60.0)
         aborting = threading.Timer(0.2, connection.abort)
         aborting.start()
         with pytest.raises(SourceUnreachableError, match="ended the binlog"):
-            read_until(stream, _in_epoch(where(mariadb), 1))
+            read_until(stream, _in_epoch(where(server), 1))
         aborting.join()
 
 
-def test_the_schema_of_a_version_is_taken_in_once(mariadb: EmbeddedMariaDB, database: str) -> None:
+def test_the_schema_of_a_version_is_taken_in_once(server: EmbeddedMariaDB, database: str) -> None:
     calls: list[bytes] = []
 
     def counted(body: bytes) -> TableSchema:
         calls.append(body)
-        return describe(body)
+        return describe(server)(body)
 
-    begin = where(mariadb)
+    begin = where(server)
     for i in range(20):
-        run(mariadb, database, f"INSERT INTO t VALUES ({i}, 'a')", "FLUSH TABLES t")
-    run(mariadb, database, "FLUSH BINARY LOGS", "INSERT INTO t VALUES (100, 'a')")
-    with streaming(mariadb, begin, database, describe=counted) as stream:
-        assert len(lines(read_until(stream, where(mariadb)))) == 21
+        run(server, database, f"INSERT INTO t VALUES ({i}, 'a')", "FLUSH TABLES t")
+    run(server, database, "FLUSH BINARY LOGS", "INSERT INTO t VALUES (100, 'a')")
+    with streaming(server, begin, database, describe=counted) as stream:
+        assert len(lines(read_until(stream, where(server)))) == 21
     assert len(calls) == 1

@@ -1,6 +1,6 @@
 """What a machine's process gives its lives to work with: ``capture.works.Works`` over ``outside``."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -20,7 +20,7 @@ from reactor.client import Compare, EtcdClient, Target
 from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, Ts
-from reactor.records import ChangefeedInfo, LogHead, SealedUri, TableCut, UnitRecord
+from reactor.records import ChangefeedInfo, LogHead, SealedUri, TableCut, TableRecord, UnitRecord
 from reactor.state import ClusterState
 from tests.simulation.outside import Outside
 from tests.simulation.parts import SimulatedParts
@@ -75,14 +75,17 @@ class SimulatedWorks:
         """There is only one server."""
 
     @asynccontextmanager
-    async def comparison(self, info: ChangefeedInfo, head: LogHead) -> "AsyncIterator[Comparison]":
-        yield Comparison(self._node.world, info)
+    async def comparison(
+        self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
+    ) -> "AsyncIterator[Comparison]":
+        yield Comparison(self._node.world, info, tables)
 
 
 class Comparison:
     """The source as it is now, and later the sink's tables, read one after the other."""
 
-    def __init__(self, world: "World", info: ChangefeedInfo) -> None:
+    def __init__(self, world: "World", info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
+        self._tables = tables
         self._world = world
         self._outside: Outside = world.outside
         self._info = info
@@ -93,7 +96,7 @@ class Comparison:
         sink = self._outside.sinks[self._info.sink.sealed]
         events = upstream.between(Ts(0), self.ts)
         found = []
-        for table in upstream.tables:
+        for table in self._tables:
             await anyio.sleep(self._world.weather.storage_s(self._world.chances))
             there = sink.tables.get(table.table_id)
             wanted = {event.number for event in events if event.table_id == table.table_id}

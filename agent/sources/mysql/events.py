@@ -71,7 +71,9 @@ def parse_format(body: bytes) -> Format:
     # bytes of fixed head by event type, from type 1 on
     heads = body[57:-_TAIL_BYTES]
     readable = len(heads) >= wire.DELETE_V1 and heads[wire.TABLE_MAP - 1] == _TABLE_MAP_HEAD
-    readable = readable and heads[wire.WRITE_V1 - 1] in _ROWS_HEAD
+    # MySQL 9 no longer has the first version of rows events, MariaDB writes nothing else
+    rows_heads = {heads[kind - 1] for kind in (wire.WRITE_V1, wire.WRITE_V2) if kind <= len(heads)} - {0}
+    readable = readable and bool(rows_heads) and rows_heads.issubset(_ROWS_HEAD)
     return Format(version, CHECKSUM_BYTES if body[-_TAIL_BYTES] == 1 else 0, readable)
 
 

@@ -6,11 +6,13 @@ under ``consistency.open_readers``.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Self
 
 import pyarrow as pa
 
-from agent.schema import TableSchema
+from agent.schema import TableSchema, ZeroDates
+from agent.sources.mysql.catalog import read_schemas
 from agent.sources.mysql.chunks import WHOLE_TABLE, Chunk
 from agent.sources.mysql.connection import Connection
 from agent.sources.mysql.consistency import Place, Table, open_reader, open_readers
@@ -20,6 +22,7 @@ from agent.sources.mysql.sql import qualified
 from agent.sources.mysql.uri import Target, parse_uri
 from agent.sources.source import BEGIN, Position
 from reactor.ids import Ts
+from reactor.records import TableRecord
 
 
 def read_chunk(target: Target, schema: TableSchema, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -44,7 +47,14 @@ class MysqlSnapshot:
     ``place`` is exact; ``ts`` is the last one before it, in the epoch of the changefeed's log.
     """
 
-    def __init__(self, source: str | Target, tables: list[Table], log: Position = BEGIN) -> None:
+    def __init__(
+        self,
+        source: str | Target,
+        tables: list[Table],
+        log: Position = BEGIN,
+        *,
+        zero_dates: ZeroDates = ZeroDates.NULL,
+    ) -> None:
         """:raises SourceError: the source cannot be reached, is not the one whose binlog the log has, or has no exact
         moment for us (``open_readers``)."""
         target = parse_uri(source) if isinstance(source, str) else source
@@ -54,12 +64,18 @@ class MysqlSnapshot:
             self.place: Place = readers.place
             self.ts: Ts = readers.place.ts(epoch_of(self._connection, log.text))
             self._stack = stack.pop_all()
+        self._zero_dates = zero_dates
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def schema(self, table: TableRecord) -> TableSchema:
+        name = table.schema_name, table.name
+        [found] = read_schemas(self._connection, [name], zero_dates=self._zero_dates).values()
+        return replace(found, table_id=table.table_id)
 
     def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         return select_rows(self._connection, schema, WHOLE_TABLE)

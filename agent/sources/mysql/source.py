@@ -31,6 +31,10 @@ class MysqlSource:
         self._zero_dates = ZeroDates(scope.config.zero_dates)
 
     @property
+    def numbers_readers(self) -> bool:
+        return True  # by their server ids
+
+    @property
     def dumper(self) -> MysqlDumper:
         return MysqlDumper(self._uri, zero_dates=self._zero_dates)
 
@@ -71,9 +75,9 @@ class MysqlSource:
     def streams(self, order: StreamOrder) -> MysqlStreams:
         return MysqlStreams(self._target, order, self._scope)
 
-    def snapshot(self, log: Position) -> MysqlSnapshot:
-        tables = [(table.schema_name, table.name) for table in self.discover().tables]
-        return MysqlSnapshot(self._target, tables, log)
+    def snapshot(self, tables: Sequence[TableRecord], log: Position) -> MysqlSnapshot:
+        names = [(table.schema_name, table.name) for table in tables]
+        return MysqlSnapshot(self._target, names, log, zero_dates=self._zero_dates)
 
     def current_ts(self, log: Position = BEGIN) -> Ts:
         with connect(self._target) as connection:

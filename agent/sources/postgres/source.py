@@ -14,7 +14,7 @@ from agent.sources.postgres.export import ExportedSnapshot, create_slot
 from agent.sources.postgres.identity import read_identity
 from agent.sources.postgres.preflight import check_source
 from agent.sources.postgres.slots import Names
-from agent.sources.postgres.snapshot import read_table
+from agent.sources.postgres.snapshot import read_table, session
 from agent.sources.postgres.streams import PostgresStreams
 from agent.sources.source import BEGIN, Identity, Position, Scope, SourceReport, StreamOrder
 from reactor.ids import Ts
@@ -41,6 +41,10 @@ class PostgresSource:
     @property
     def names(self) -> Names:
         return self._names
+
+    @property
+    def numbers_readers(self) -> bool:
+        return False  # it knows slots
 
     @property
     def dumper(self) -> PostgresDumper:
@@ -78,7 +82,7 @@ class PostgresSource:
     def streams(self, order: StreamOrder) -> PostgresStreams:
         return PostgresStreams(self._uri, self._names, order, self._scope)
 
-    def snapshot(self, log: Position) -> "PostgresSnapshot":
+    def snapshot(self, tables: Sequence[TableRecord], log: Position) -> "PostgresSnapshot":
         name = f"{self._names.slot[:52]}_compare"
         return PostgresSnapshot(self._uri, create_slot(self._uri, name, is_temporary=True))
 
@@ -113,6 +117,10 @@ class PostgresSnapshot:
     @property
     def ts(self) -> Ts:
         return self._export.start_ts
+
+    def schema(self, table: TableRecord) -> TableSchema:
+        with session(self._uri, self._export.snapshot) as connection:
+            return read_schemas(connection, [table.table_id])[table.table_id]
 
     def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         return read_table(self._uri, schema, self._export.snapshot)

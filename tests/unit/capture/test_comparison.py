@@ -1,6 +1,6 @@
 """A comparison states a difference only if source and sink stood at one Ts from its beginning to its end."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -11,7 +11,16 @@ from capture.comparison import compare
 from capture.works import Works
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FeedState, LogHead, SealedUri
+from reactor.records import (
+    ChangefeedInfo,
+    FeedState,
+    LogHead,
+    SealedUri,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -22,11 +31,15 @@ URI = SealedUri(masked="x", sealed="x")
 class Owner:
     """Holds one changefeed, whose only span is wherever it is held; also the works that compare it.
 
-    ``losing``: in so many comparisons the hold is lost, and the sink moves on.
+    ``losing``: in so many comparisons the hold is lost, and the sink moves on. ``growing``: for so many comparisons
+    another table comes as soon as the source is held on to.
     """
 
-    def __init__(self, *, losing: int, differs: bool = False) -> None:
+    def __init__(self, *, losing: int = 0, differs: bool = False, growing: int = 0) -> None:
         self.held: Ts | None = None
+        self.compared: list[tuple[int, ...]] = []
+        self._growing = growing
+        self._tables: tuple[TableRecord, ...] = (TableRecord(table_id=1, schema_name="public", name="t"),)
         self.comparisons = 0
         self._losing = losing
         self._differs = differs
@@ -43,11 +56,20 @@ class Owner:
         table = views.TableView(table="public.t", table_id=1, spans=(span,))
         return views.ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, tables=(table,))
 
+    def unit_of(self, changefeed_id: str) -> UnitRecord:
+        return UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=self._tables)
+
     def head_of(self, changefeed_id: str) -> LogHead:
         return LogHead(resolved_ts=Ts(100))
 
     @asynccontextmanager
-    async def comparison(self, info: ChangefeedInfo, head: LogHead) -> AsyncIterator["Owner"]:
+    async def comparison(
+        self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
+    ) -> AsyncIterator["Owner"]:
+        self.compared.append(tuple(table.table_id for table in tables))
+        if self._growing:
+            self._growing -= 1
+            self._tables += (TableRecord(table_id=1 + len(self._tables), schema_name="public", name="u"),)
         yield self
 
     @property
@@ -78,3 +100,10 @@ async def test_a_difference_under_the_hold_is_one() -> None:
     assert await compared(owner) == [False]
     assert owner.comparisons == 1
     assert owner.held is None
+
+
+async def test_the_tables_are_those_that_are_replicated_when_it_is_done() -> None:
+    owner = Owner(growing=2)
+    assert await compared(owner) == [True]
+    assert owner.compared == [(1,), (1, 2), (1, 2, 3)]
+    assert owner.comparisons == 1
