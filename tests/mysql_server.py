@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import ClassVar
 
 import pymysql
@@ -24,7 +24,7 @@ _TEMPLATE = mysql_package.ROOT / "template"
 _WORDS = (
     (
         re.compile(r"\bseq_(\d+)_to_(\d+)\b"),
-        r"(WITH RECURSIVE s (seq) AS (SELECT \1 UNION ALL SELECT seq + 1 FROM s WHERE seq < \2) SELECT seq FROM s) AS s",
+        r"(WITH RECURSIVE s (seq) AS (SELECT \1 UNION ALL SELECT seq + 1 FROM s WHERE seq < \2) TABLE s) AS s",
     ),
     (re.compile(r"^SHOW MASTER STATUS"), "SHOW BINARY LOG STATUS"),
     (re.compile(r"^RESET MASTER"), "RESET BINARY LOGS AND GTIDS"),
@@ -74,6 +74,10 @@ class EmbeddedMysql(EmbeddedMariaDB):
             autocommit=True,
             connect_timeout=5,
         )
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.kill()  # nobody comes back to its data, and an orderly end takes seconds
+        super().__exit__(kind, error, _)
 
     def _command(self) -> list[str | Path]:
         usr = mysql_package.ROOT / "usr"

@@ -13,6 +13,7 @@ from agent.sources.mysql.resume import current_position
 from agent.sources.mysql.stream import BinlogStream
 from agent.sources.mysql.table_map import parse_table_map
 from capture.embedded import EmbeddedMariaDB
+from capture.embedded.mariadb import USER
 from reactor.records import DdlRecord
 from tests.mysql_server import is_mariadb
 
@@ -30,6 +31,22 @@ def run(server: EmbeddedMariaDB, database: str, *statements: str) -> None:
     with contextlib.closing(server.connect(database)) as session, session.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
+
+
+def follow(replica: EmbeddedMariaDB, source: EmbeddedMariaDB, gtid: str) -> None:
+    """Make one server a replica of the other until it has seen all of ``gtid``."""
+    if is_mariadb(replica):
+        host = f"master_host='127.0.0.1', master_port={source.port}, master_user='{USER}'"
+        secret = f"master_password='{source.password}', master_use_gtid=slave_pos"
+        run(replica, "mysql", f"CHANGE MASTER TO {host}, {secret}", "START SLAVE")
+        assert replica.execute(f"SELECT MASTER_GTID_WAIT('{gtid}', 30)") == [[0]]
+        run(replica, "mysql", "STOP SLAVE")
+    else:
+        host = f"SOURCE_HOST='127.0.0.1', SOURCE_PORT={source.port}, SOURCE_USER='{USER}'"
+        secret = f"SOURCE_PASSWORD='{source.password}', SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1"
+        run(replica, "mysql", f"CHANGE REPLICATION SOURCE TO {host}, {secret}", "START REPLICA")
+        assert replica.execute(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{gtid}', 30)") == [[0]]
+        run(replica, "mysql", "STOP REPLICA")
 
 
 def describe(server: EmbeddedMariaDB) -> Callable[[bytes], TableSchema]:

@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from agent.errors import DecodeError
-from agent.sources.mysql import events, statements
+from agent.sources.mysql import events, statements, wire
 from agent.sources.mysql.positions import BinlogPosition
 from agent.sources.mysql.statements import Kind
 from tests import binlog
@@ -16,6 +16,21 @@ TAGGED = bytes.fromhex(
     "027600000202 2502dcf0090230f90322bd03ad0221024444 5a68510322 0404 060c666f6f62617a 0800 0a04 "
     "0c7f1583222d5c2e06 104903 12c3020b"
 )
+#: what MySQL 9.7 begins a binlog with: it has no rows events of the first version any more
+FORMAT_97 = bytes.fromhex(
+    "0400 392e372e342d32" + "00" * 43 + "ce6e006b"
+    "13 000d0008000000000400040000006300041a08000000000000020000000a0a0a2a2a00123400 0a280000 01 36c41206"
+)
+
+
+def test_a_format_of_rows_events_of_either_version_is_readable() -> None:
+    assert events.parse_format(FORMAT_97) == events.Format("9.7.4-2", 4, True)
+    heads = FORMAT_97.index(bytes.fromhex("000d0008"))
+    first, second = heads + wire.WRITE_V1 - 1, heads + wire.WRITE_V2 - 1
+    for place, size, readable in ((first, 8, True), (first, 6, False), (second, 0, False)):
+        changed = bytearray(FORMAT_97)
+        changed[place] = size
+        assert events.parse_format(bytes(changed)).is_readable is readable
 
 
 def test_a_tagged_gtid_is_read() -> None:
