@@ -1,7 +1,8 @@
 """The cluster's etcd and the way to it: everything that is written is seen by the checkers, and the way is bad.
 
-A call may be late, lost before it is done, or done without an answer; a write whose caller has given up may still be
-done later. A watch lags, breaks, or stands still while the way is cut, and finds its history compacted away.
+A call may be late, lost before it is done, or done without an answer; a write whose caller has given up, was cancelled
+or is dead may still be done later. A watch lags, breaks, or stands still while the way is cut, and finds its history
+compacted away.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,11 @@ from reactor.memory import MemoryClient, MemoryEtcd
 
 _TIMEOUT_S = 5.0
 _WATCH_TIMEOUT_S = 15.0
-_WRITES = ("put", "delete", "txn")
+#: writes that take their time before: what is cancelled meanwhile is on its way
+_SENT = ("put", "txn")
+_LANDS = 0.5
+#: units write a few times in their lives: what can befall a write befalls theirs as often as it befalls others
+_RARE, _MORE_OFTEN = "/unit/", 20
 
 Later = Callable[[float, Callable[[], object]], None]
 
@@ -29,6 +34,7 @@ class Conditions:
     lose_request: float = 0.0
     lose_answer: float = 0.0
     land_late: float = 0.0
+    land_through_cut: float = 0.0
     slow: float = 0.0
     slow_s: float = 0.0
     break_watch: float = 0.0
@@ -85,7 +91,8 @@ class Way:
             if self.chance(conditions.break_watch):
                 raise EtcdUnreachableError("the watch broke")
             return
-        await self.take_time()
+        if call not in _SENT:
+            await self.take_time()
         if self.chance(conditions.lose_request):
             await self.time_out(call)
 
@@ -128,18 +135,32 @@ class WayClient(MemoryClient):
         self._later = later
 
     async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        await self._or_land_late("put", [], [Put(key, value, lease)])
+        await self._send("put", [], [Put(key, value, lease)])
         return await super().put(key, value, lease=lease)
 
     async def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
-        await self._or_land_late("txn", compares, operations)
+        await self._send("txn", compares, operations)
         return await super().txn(compares, operations)
 
-    async def _or_land_late(self, call: str, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
-        """Sometimes a write is on its way for so long that its caller has given up when it is done."""
-        if not self.way.is_gone and self.way.chance(self.way.conditions.land_late):
-            self._later(self._random.random() * 2 * _TIMEOUT_S, lambda: self._land(compares, operations))
-            await self.way.time_out(call)
+    async def _send(self, call: str, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
+        """Sometimes a write is on its way for so long that its caller has given up, or is gone, when it is done."""
+        way, conditions = self.way, self.way.conditions
+
+        def land_late() -> None:
+            self._later(self._random.random() * 3 * _TIMEOUT_S, lambda: self._land(compares, operations))
+
+        if way.is_gone:
+            return
+        late = conditions.land_through_cut if way.is_cut else conditions.land_late
+        if way.chance(late * _MORE_OFTEN if any(_RARE in operation.key for operation in operations) else late):
+            land_late()
+            await way.time_out(call)
+        try:
+            await way.take_time()
+        except anyio.get_cancelled_exc_class():
+            if way.chance(_LANDS):
+                land_late()
+            raise
 
     def _land(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
         with suppress(EtcdError):  # its lease is over: nobody is told

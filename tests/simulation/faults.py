@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from reactor.errors import EtcdError
+from reactor.ids import CaptureId
+from reactor.records import Unit
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
@@ -32,6 +34,7 @@ class Faults:
             (3, self._cut_between),
             (1, self._lose_etcd),
             (1, self._kill_owner),
+            (3, self._strike_worker),
             (2, self._reset_streams),
             (2, self._compact),
             (2, self._leave),
@@ -65,17 +68,27 @@ class Faults:
             node.start()
 
     def _kill(self) -> None:
-        if node := self._any_node():
-            node.kill(quietly=self._random.random() < 0.3)
-            self._after(node.start)
+        self._to_any(self._kill_node)
 
     def _kill_owner(self) -> None:
         """Whoever thinks it is."""
         owners = [node for node in self._world.nodes if node.is_up and node.capture and node.capture.cluster.is_owner]
         if owners:
-            node = self._random.choice(owners)
-            node.kill(quietly=self._random.random() < 0.5)
-            self._after(node.start)
+            self._kill_node(self._random.choice(owners))
+
+    def _strike_worker(self) -> None:
+        """Somebody in the middle of a dump or a load; else whoever reads a source."""
+        units = [feed.unit for feed in self._world.checks.feeds.values() if feed.unit is not None]
+        begun = [unit for unit in units if unit.unit is not Unit.SYNC] or units
+        workers = {unit.worker for unit in begun}
+        nodes = [node for node in self._world.nodes if node.is_up and node.capture and _id_of(node) in workers]
+        if nodes:
+            strike = self._random.choice((self._kill_node, self._stop_node, self._cut_node_from_etcd))
+            strike(self._random.choice(nodes))
+
+    def _kill_node(self, node: "Node") -> None:
+        node.kill(quietly=self._random.random() < 0.4)
+        self._after(node.start)
 
     def _leave(self) -> None:
         if node := self._any_node():
@@ -84,13 +97,17 @@ class Faults:
 
     def _stop(self) -> None:
         """As SIGSTOP does, often for longer than the lease."""
-        if node := self._any_node():
-            node.stop()
-            self._after(lambda: node.carry_on() if node.is_stopped else None)
+        self._to_any(self._stop_node)
+
+    def _stop_node(self, node: "Node") -> None:
+        node.stop()
+        self._after(lambda: node.carry_on() if node.is_stopped else None)
 
     def _cut_from_etcd(self) -> None:
-        node = self._any_node()
-        if node is not None and node.way is not None and not node.way.is_cut:
+        self._to_any(self._cut_node_from_etcd)
+
+    def _cut_node_from_etcd(self, node: "Node") -> None:
+        if node.way is not None and not node.way.is_cut:
             way = node.way
             self._world.note(f"{node.name} cut from etcd")
             way.cut()
@@ -143,6 +160,10 @@ class Faults:
 
         self._world.spawn(compact())
 
+    def _to_any(self, what: Callable[["Node"], None]) -> None:
+        if node := self._any_node():
+            what(node)
+
     def _any_node(self) -> "Node | None":
         up = [node for node in self._world.nodes if node.is_up]
         return self._random.choice(up) if up else None
@@ -157,3 +178,8 @@ class Faults:
                 action()
 
         self._world.later(self._random.random() * self._random.choice(_LONG_S), undo)
+
+
+def _id_of(node: "Node") -> CaptureId | None:
+    life = node.capture.life if node.capture else None
+    return life.info.id if life else None

@@ -161,7 +161,7 @@ class SimulatedParts:
         await records.write(running)
         start_ts = await self._node.in_thread(self._ask_source(self._upstream.open_slot))
         for done in range(3):
-            await anyio.sleep(self._random.random())
+            await anyio.sleep(self._random.random() * self._node.world.weather.dump_s)
             on_progress(UnitState(done, 3))
         tables = tuple(table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in self._upstream.tables)
         await records.write(running.with_(stage=UnitStage.FINISHED, tables=tables, start_ts=start_ts))

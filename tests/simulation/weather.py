@@ -14,6 +14,7 @@ class Weather:
     slow_storage: float = 0.0
     slow_flush: float = 0.0
     hang_s: float = 0.0
+    dump_s: float = 1.0
     lose_storage_answer: float = 0.0
     break_source: float = 0.0
     break_stream: float = 0.0
@@ -30,6 +31,7 @@ class Weather:
             lose_request=maybe(0.02),
             lose_answer=maybe(0.03),
             land_late=maybe(0.02),
+            land_through_cut=maybe(1.0),
             slow=maybe(0.2),
             slow_s=random.choice((0.05, 0.3, 1.5)),
             break_watch=maybe(0.02),
@@ -40,6 +42,7 @@ class Weather:
             slow_storage=maybe(0.2),
             slow_flush=maybe(0.2),
             hang_s=random.choice((0.5, 3.0, 15.0, 40.0)),
+            dump_s=random.choice((1.0, 1.0, 4.0, 10.0)),
             lose_storage_answer=maybe(0.05),
             break_source=maybe(0.05),
             break_stream=maybe(0.01),
