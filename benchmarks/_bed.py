@@ -86,13 +86,19 @@ class Bed:
             children.stop(child, signal.SIGINT)
 
     def create(
-        self, name: str, *, sink_mode: SinkMode, mode: Mode = Mode.ALL, rules: tuple[str, ...] = ("*.*",)
+        self,
+        name: str,
+        *,
+        sink_mode: SinkMode,
+        mode: Mode = Mode.ALL,
+        rules: tuple[str, ...] = ("*.*",),
+        sink_options: str = "",
     ) -> None:
-        """A changefeed over everything that ``rules`` match."""
+        """A changefeed over everything that ``rules`` match. ``sink_options``: what follows the ``?`` of its URI."""
         spec = ChangefeedSpec(
             changefeed_id=name,
             source_uri=self.server.uri,
-            sink_uri=f"delta+file://{self.lake(name)}",
+            sink_uri=f"delta+file://{self.lake(name)}{sink_options and '?'}{sink_options}",
             mode=mode,
             sink_mode=sink_mode,
             config=ChangefeedConfig(filter=FilterConfig(rules=rules)),

@@ -14,11 +14,19 @@ Where something was shortened the flush is *behind*: the next one should follow 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 from agent.parts import FlushLimits, SpanPosition
 from agent.ports import FlushTask, SegmentRef
 from reactor.ids import Ts
 from reactor.records import NO_FILTER, FilterConfig, SinkMode
+
+#: light tasks go together in groups of about so many or so heavy, but in no fewer groups than keep some cores busy
+_GROUPS_MIN = 4
+_GROUP_LENGTH = 8
+_GROUP_BYTES = 1 << 20
+#: what a task costs beside its bytes
+_TASK_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +94,34 @@ def plan_flush(
 
 
 def group_tasks(tasks: Sequence[FlushTask]) -> list[tuple[FlushTask, ...]]:
-    """What one executor does one after the other: merging into several spans of one table. Side by side, each would
-    find that another commit was faster, and begin anew."""
+    """What one executor does one after the other.
+
+    Merging into several spans of one table: side by side, each would find that another commit was faster, and begin
+    anew. And light tasks of many tables: each Spark task costs more than they do.
+    """
     groups: dict[object, list[FlushTask]] = {}
     for number, task in enumerate(tasks):
         is_merged = task.sink_mode is SinkMode.UPSERT and task.table.key
         groups.setdefault(task.table.table_id if is_merged else ("alone", number), []).append(task)
-    return [tuple(group) for group in groups.values()]
+    return _packed(list(groups.values()))
+
+
+def _packed(groups: Sequence[list[FlushTask]]) -> list[tuple[FlushTask, ...]]:
+    """The heaviest first, each to where least is so far."""
+    weights = [sum(_weight(task) for task in group) for group in groups]
+    count = min(len(groups), max(_GROUPS_MIN, len(groups) // _GROUP_LENGTH, sum(weights) // _GROUP_BYTES))
+    packs: list[list[FlushTask]] = [[] for _ in range(count)]
+    least = [(0, at) for at in range(count)]
+    for at in sorted(range(len(groups)), key=lambda at: (-weights[at], at)):
+        weight, pack = heappop(least)
+        packs[pack].extend(groups[at])
+        heappush(least, (weight + weights[at] + _TASK_BYTES, pack))
+    return [tuple(pack) for pack in packs]
+
+
+def _weight(task: FlushTask) -> int:
+    """About: a segment's tables are taken to have as much in it each."""
+    return sum(item.bytes // max(len(item.tables), 1) for item in task.segments)
 
 
 def _ahead(position: SpanPosition, segments: Sequence[SegmentRef], target: Ts) -> list[SegmentRef]:

@@ -11,10 +11,13 @@ where it was.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -33,6 +36,7 @@ from agent.sinks import (
     delta_commit,
     delta_cut,
     delta_files,
+    delta_log,
     delta_merge,
     delta_schema,
     delta_table,
@@ -47,17 +51,25 @@ from reactor.records import SinkMode, TableRecord
 
 _RETENTION_OPTION = "retention_seconds"
 _RETENTION_S = 600
+_VECTORS_OPTION = "deletion_vectors"
 _STAGED = "snapshot-"
+#: commits to different tables that are under way at a time
+_COMMITTERS = 4
+
+T = TypeVar("T")
 
 
 class DeltaSink:
-    """``ports.Sink`` over Delta tables. ``retention_seconds`` in the URI: how long replaced files stay for readers."""
+    """``ports.Sink`` over Delta tables. In the URI: ``retention_seconds``, how long replaced files stay for readers;
+    ``deletion_vectors``, whether new upserted tables take them."""
 
     def __init__(self, uri: SinkUri, *, changefeed: str, mode: SinkMode) -> None:
         options = dict(uri.options)
         self._retention_s = _seconds(options.pop(_RETENTION_OPTION, str(_RETENTION_S)))
+        self._takes_vectors = _flag(options.pop(_VECTORS_OPTION, "false"), is_local=uri.is_local)
         if uri.is_local and options:
-            raise SinkUriError(f"unknown option {min(options)!r} of a Delta sink; it knows {_RETENTION_OPTION}")
+            known = f"{_RETENTION_OPTION} and {_VECTORS_OPTION}"
+            raise SinkUriError(f"unknown option {min(options)!r} of a Delta sink; it knows {known}")
         self._uri = uri
         self._options = options
         self._owner = Owner(changefeed, mode)
@@ -162,7 +174,9 @@ class DeltaSink:
                 [file.add_action() for file in files],
                 mode="error",
                 description=self._owner.description(),
-                configuration=delta_upkeep.table_properties(self._retention_s),
+                configuration=delta_upkeep.table_properties(
+                    self._retention_s, takes_vectors=self._takes_vectors and not self._is_changelog
+                ),
                 storage_options=self._options or None,
                 commit_properties=record,
             )
@@ -177,8 +191,9 @@ class DeltaSink:
         place = self.place(task.table.schema_name, task.table.name)
         if task.table.key and not self._is_changelog:
             return delta_merge.write(place, task, changes)
-        if delta_table.is_written(place.opened(), task):
-            return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+        with delta_log.borrowed(place) as log:
+            if delta_table.is_written(log or place.opened(), task):
+                return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
         return self._write_files(place, task, changes)
 
     def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
@@ -213,14 +228,44 @@ class DeltaSink:
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
         done = list(results)
-        for table in dict.fromkeys(task.table for task in tasks):
-            at = [index for index, task in enumerate(tasks) if task.table == table]
+        at: dict[TableRecord, list[int]] = {}
+        for index, task in enumerate(tasks):
+            at.setdefault(task.table, []).append(index)
+
+        def settle(table: TableRecord) -> list[FlushResult]:
             place = self.place(table.schema_name, table.name)
-            settled = delta_commit.commit_results(place, [(tasks[index], done[index]) for index in at])
-            for index, result in zip(at, settled, strict=True):
-                done[index] = result
+            settled = delta_commit.commit_results(place, [(tasks[index], done[index]) for index in at[table]])
             delta_upkeep.begin_if_due(place, retention_s=self._retention_s)
+            return settled
+
+        for table, settled in zip(at, _side_by_side(settle, list(at)), strict=True):
+            for index, result in zip(at[table], settled, strict=True):
+                done[index] = result
         return done
+
+
+def _side_by_side(call: Callable[[TableRecord], T], tables: Sequence[TableRecord]) -> list[T]:
+    """Commits mostly wait for the storage. The threads are daemons: one that hangs must not keep the process."""
+    done, errors = dict[TableRecord, T](), list[BaseException]()
+    waiting: SimpleQueue[TableRecord | None] = SimpleQueue()
+    for item in (*tables, *[None] * _COMMITTERS):
+        waiting.put(item)
+
+    def work() -> None:
+        try:
+            for table in iter(waiting.get_nowait, None):
+                done[table] = call(table)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [Thread(target=work, name="delta-commit", daemon=True) for _ in tables[:_COMMITTERS]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [done[table] for table in tables]
 
 
 @dataclass(slots=True)
@@ -252,3 +297,11 @@ def _seconds(text: str) -> int:
         return max(int(text), 0)
     except ValueError as error:
         raise SinkUriError(f"{_RETENTION_OPTION}={text!r} is not a number of seconds") from error
+
+
+def _flag(text: str, *, is_local: bool) -> bool:
+    if text not in ("true", "false"):
+        raise SinkUriError(f"{_VECTORS_OPTION}={text!r} is neither true nor false")
+    if text == "true" and not is_local:
+        raise SinkUriError(f"{_VECTORS_OPTION}=true is for directories only (delta+file); leave it out")
+    return text == "true"

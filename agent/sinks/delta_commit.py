@@ -15,8 +15,9 @@ from deltalake.schema import Field
 
 from agent.errors import SinkConfigError, SinkConflictError, SinkError, SinkFencedError
 from agent.ports import FlushResult, FlushTask
-from agent.sinks import delta_schema, delta_table
+from agent.sinks import delta_log, delta_schema, delta_table
 from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_log import Action, TableLog
 from agent.sinks.delta_table import TablePlace
 from reactor.errors import WeirError
 from reactor.ids import TableSpan
@@ -24,6 +25,7 @@ from reactor.ids import TableSpan
 #: spans of one table on several captures: of each round one wins, so many may lose a few times
 _ATTEMPTS = 24
 
+N = TypeVar("N")
 T = TypeVar("T")
 Work = tuple[FlushTask, FlushResult]
 _log = structlog.get_logger()
@@ -47,13 +49,18 @@ class Refusal:
 
 
 def with_retries(place: TablePlace, attempt: Callable[[DeltaTable], T]) -> T:
-    """``attempt`` on the newest version of the table, again when another commit was faster.
+    """``attempt`` on the newest version of the table, opened by delta-rs; see ``on_newest``."""
+    return on_newest(place, place.opened, attempt)
+
+
+def on_newest(place: TablePlace, newest: Callable[[], N], attempt: Callable[[N], T]) -> T:
+    """``attempt`` on the ``newest`` version of the table, again when another commit was faster.
 
     :raises SinkConflictError: others were faster every time.
     :raises SinkConfigError: the table cannot be read or written.
     """
     for count in range(1, _ATTEMPTS + 1):
-        table = place.opened()
+        table = newest()
         try:
             return attempt(table)
         except CommitFailedError as error:
@@ -81,7 +88,7 @@ def _commit_spans(place: TablePlace, work: Sequence[Work]) -> dict[TableSpan, Re
     spans = dict.fromkeys(task.span for task, _ in work)
     late: dict[TableSpan, Refusal] = {}
 
-    def attempt(table: DeltaTable) -> None:
+    def attempt(table: DeltaTable | TableLog) -> None:
         expected = []
         for task, result in work:
             try:
@@ -92,14 +99,45 @@ def _commit_spans(place: TablePlace, work: Sequence[Work]) -> dict[TableSpan, Re
         if expected:
             tasks = [task for task, _ in expected]
             files = [DataFile.from_json(text) for _, result in expected for text in result.files]
-            add_columns(table, files, name=f"{tasks[0].table.schema_name}.{tasks[0].table.name}")
-            commit_to(table, files, delta_table.commit_properties(tasks))
+            if isinstance(table, TableLog):
+                append_to(table, files, tasks)
+            else:
+                add_columns(table, files, name=_name(tasks[0]))
+                commit_to(table, files, delta_table.commit_properties(tasks))
 
     try:
-        with_retries(place, attempt)
+        with delta_log.borrowed(place) as log:
+            if log is not None and _is_append(log, work):
+                on_newest(place, log.refreshed, attempt)
+            else:
+                with_retries(place, attempt)
     except SinkError as error:
         return dict.fromkeys(spans, Refusal.of_error(error)) | late
     return late
+
+
+def _is_append(log: TableLog, work: Sequence[Work]) -> bool:
+    """:raises SinkConfigError: a column has another type than the table's."""
+    files = [DataFile.from_json(text) for _, result in work for text in result.files]
+    return all(not file.is_truncate and log.has_columns(file.schema, name=_name(work[0][0])) for file in files)
+
+
+def append_to(
+    log: TableLog, files: Sequence[DataFile], tasks: Sequence[FlushTask], removed: Sequence[Action] = ()
+) -> None:
+    """One commit on top of ``log``. ``removed``: what goes in it, and comes back with fewer rows.
+
+    :raises CommitFailedError: another commit was faster.
+    """
+    if not all(log.has_columns(file.schema, name=_name(tasks[0])) for file in files):
+        raise CommitFailedError("the table has other columns now")
+    records = delta_table.new_records(tasks)
+    told = [{"txn": {"appId": name, "version": int(ts), "lastUpdated": delta_log.now_ms()}} for name, ts in records]
+    log.commit("MERGE" if removed else "WRITE", [*removed, *(file.add() for file in files if file.rows), *told])
+
+
+def _name(task: FlushTask) -> str:
+    return f"{task.table.schema_name}.{task.table.name}"
 
 
 def _settled(result: FlushResult, refusal: Refusal | None, *, is_written: bool) -> FlushResult:

@@ -51,6 +51,12 @@ class DataFile:
     def from_json(cls, text: str) -> "DataFile":
         return cls(**json.loads(text))
 
+    def add(self) -> dict[str, Any]:
+        """As a line of the table's log."""
+        told: dict[str, Any] = {"path": self.path, "partitionValues": {}, "size": self.bytes}
+        told |= {"modificationTime": int(time.time() * 1000), "dataChange": True, "stats": self.stats}
+        return {"add": told}
+
     def add_action(self) -> AddAction:
         return AddAction(self.path, self.bytes, {}, int(time.time() * 1000), True, self.stats)
 

@@ -1,7 +1,8 @@
 """Net changes into a Delta table that equals its source: on the executor, data and record in one commit.
 
-How the rows of the changed keys are found and replaced is ``_replace`` alone: today a MERGE, which rewrites the files
-it touches. ``write`` above it knows only that a set of net changes goes in under one record.
+How the rows of the changed keys are found and replaced is ``_replace`` alone: a MERGE, which rewrites the files it
+touches; or ``delta_upsert``, where the table takes deletion vectors. ``write`` above them knows only that a set of net
+changes goes in under one record.
 
 Two cases need no search. After a TRUNCATE nothing of the span is there to be found (what of the table is other spans'
 is kept: ``delta_truncate``). And where every key of the range begins with an INSERT, the source itself vouches (its key
@@ -19,7 +20,7 @@ from deltalake import DeltaTable, Schema, WriterProperties
 
 from agent.changes import NetChanges, net_changes
 from agent.ports import Changes, FlushResult, FlushTask
-from agent.sinks import delta_commit, delta_files, delta_schema, delta_table, delta_truncate
+from agent.sinks import delta_commit, delta_files, delta_log, delta_schema, delta_table, delta_truncate, delta_upsert
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_table import TablePlace
 
@@ -32,14 +33,19 @@ def write(place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> Flu
     :raises SinkFencedError: it does not stand at ``from_ts``.
     :raises SinkConflictError: others committed first, again and again.
     """
-    if delta_table.is_written(place.opened(), task):
-        return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
-    parts = list(changes)
-    net = net_changes(parts, key=task.table.key)
-    committed = False
-    if len(net) or net.is_truncated:
-        source = parts[-1].after.schema
-        committed = delta_commit.with_retries(place, lambda table: _apply(table, place, task, net, source))
+    with delta_log.borrowed(place) as log:
+        if delta_table.is_written(log or place.opened(), task):
+            return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+        parts = list(changes)
+        net = net_changes(parts, key=task.table.key)
+        committed = False
+        if log is not None and len(net) and delta_upsert.can_apply(log, net):
+            committed = delta_commit.on_newest(
+                place, log.refreshed, lambda newest: delta_upsert.apply(newest, place, task, net)
+            )
+        elif len(net) or net.is_truncated:
+            source = parts[-1].after.schema
+            committed = delta_commit.with_retries(place, lambda table: _apply(table, place, task, net, source))
     return FlushResult(
         task.span,
         task.from_ts,

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -125,13 +126,19 @@ def record_id(changefeed: str, span: TableSpan) -> str:
     return f"{record_prefix(changefeed)}{span}"
 
 
-def recorded_ts(table: DeltaTable, changefeed: str, span: TableSpan) -> Ts | None:
+class Records(Protocol):
+    """A table as far as its records go."""
+
+    def transaction_version(self, name: str, /) -> int | None: ...
+
+
+def recorded_ts(table: Records, changefeed: str, span: TableSpan) -> Ts | None:
     """May be ``RETIRED``, which is no position."""
     version = table.transaction_version(record_id(changefeed, span))
     return None if version is None else Ts(version)
 
 
-def is_written(table: DeltaTable, task: FlushTask) -> bool:
+def is_written(table: Records, task: FlushTask) -> bool:
     """Whether the table already records the task's end: by an earlier attempt, whose answer was lost.
 
     :raises SinkFencedError: it records neither the task's begin nor its end.
@@ -163,8 +170,12 @@ def record_properties(changefeed: str, span: TableSpan, ts: Ts) -> CommitPropert
 
 def commit_properties(tasks: Sequence[FlushTask]) -> CommitProperties:
     """What goes into a commit beside the data: the new record of every span in it."""
-    records = {record_id(task.changefeed, task.span): task.to_ts for task in tasks}
-    return CommitProperties(app_transactions=[Transaction(name, int(ts)) for name, ts in sorted(records.items())])
+    return CommitProperties(app_transactions=[Transaction(name, int(ts)) for name, ts in new_records(tasks)])
+
+
+def new_records(tasks: Sequence[FlushTask]) -> list[tuple[str, Ts]]:
+    """What the table records of the tasks' spans when they are done, by name."""
+    return sorted({record_id(task.changefeed, task.span): task.to_ts for task in tasks}.items())
 
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:

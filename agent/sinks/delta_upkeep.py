@@ -29,9 +29,10 @@ _VACUUM_EVERY_S = 600.0
 _log = structlog.get_logger()
 
 
-def table_properties(retention_s: int) -> dict[str, str]:
+def table_properties(retention_s: int, *, takes_vectors: bool = False) -> dict[str, str]:
     """What a new table tells delta-rs (and every other writer) about its upkeep."""
     return {
+        **({"delta.enableDeletionVectors": "true"} if takes_vectors else {}),
         "delta.checkpointInterval": "50",
         "delta.logRetentionDuration": f"interval {max(retention_s, 86_400)} seconds",
         "delta.deletedFileRetentionDuration": f"interval {retention_s} seconds",

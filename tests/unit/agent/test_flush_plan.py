@@ -158,3 +158,14 @@ def test_spans_of_one_table_are_merged_one_after_the_other() -> None:
     assert group_tasks([merged[0], *appended, merged[1]]) == [tuple(merged), (appended[0],), (appended[1],)]
     changelog = [task(keyed, start, SinkMode.CHANGELOG) for start in (0, 8)]
     assert group_tasks(changelog) == [(changelog[0],), (changelog[1],)]
+
+
+def test_light_tasks_of_many_tables_go_together() -> None:
+    """Evenly; a heavy one is left alone, and with few tables each has a task of its own."""
+    log = segment(0, 1, 9, size=100 << 10, tables=tuple(range(40)))
+    heavy = segment(1, 11, 19, size=700 << 10, tables=(0,))
+    plan = plan_flush([position(0, table=at) for at in range(40)], [log, heavy], limits(19), order=UPSERT)
+    groups = group_tasks(plan.tasks)
+    assert sorted(len(group) for group in groups) == [1, 9, 10, 10, 10]
+    assert {task for group in groups for task in group} == set(plan.tasks)
+    assert group_tasks(plan.tasks[1:4]) == [(task,) for task in plan.tasks[1:4]]

@@ -1,0 +1,204 @@
+"""Net changes into a Delta table that takes deletion vectors: what they cost follows the changes, not the table.
+
+The rows of the changed keys are looked for in the key columns of the table's files, which are kept in memory (a data
+file never changes). Their places go into the files' vectors and the new rows into a file of their own, in one commit
+with the record. What that leaves behind is cleared up on the way, in the same commit: many small files become one, and
+a file that has lost much is written anew.
+
+Whatever needs stored values, or other columns, is for the MERGE of ``delta_merge``, which knows vectors too.
+"""
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from urllib.parse import unquote
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from agent.changes import NetChanges, key_codes
+from agent.ports import FlushTask
+from agent.sinks import delta_commit, delta_files, delta_log, delta_schema, delta_table, delta_vectors
+from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_log import Action, LiveFile, TableLog
+from agent.sinks.delta_table import TablePlace
+from agent.sinks.delta_vectors import Positions
+
+_SMALL_BYTES = 1 << 20
+#: more small files than these become one
+_SMALL_MAX = 24
+#: a file is written anew when more of its rows are gone: this share of them, or this many, as its vector grows
+_GONE_SHARE = 0.25
+_GONE_MAX = 1 << 16
+_BATCH_ROWS = 1 << 17
+_KEYS_BYTES_MAX = 48 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Thinned:
+    """A live file and which of its rows are gone, now or already."""
+
+    file: LiveFile
+    gone: Positions
+    rows: int
+    is_touched: bool
+
+    @property
+    def is_small(self) -> bool:
+        return int(self.file.add["size"]) < _SMALL_BYTES
+
+    @property
+    def is_worn(self) -> bool:
+        return len(self.gone) > min(self.rows * _GONE_SHARE, _GONE_MAX)
+
+
+def can_apply(log: TableLog, net: NetChanges) -> bool:
+    """Whether only keys have to be known of the stored rows, and the table's columns and files are as we write them."""
+    if not log.takes_vectors or net.is_truncated or net.kept:
+        return False
+    upserts = delta_schema.delta_table(net.upserts).schema
+    stored = _stored_schema(log)
+    is_same = set(upserts.names) == set(stored.names) and all(
+        stored.field(item.name).type == item.type for item in upserts
+    )
+    return (is_same or not net.upserts.num_rows) and all(_is_ours(file) for file in log.files.values())
+
+
+def _is_ours(file: LiveFile) -> bool:
+    is_inside = "://" not in file.path and not file.path.startswith("/")
+    return is_inside and (file.vector is None or file.vector["storageType"] == "i")
+
+
+def _stored_schema(log: TableLog) -> pa.Schema:
+    stored = delta_table.to_arrow(log.schema())
+    return pa.schema([pa.field(item.name, delta_schema.plain_type(item.type)) for item in stored])
+
+
+def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) -> bool:
+    """Whether the table now records ``task.to_ts``; it does not if there was nothing to change after all.
+
+    :raises CommitFailedError: another commit was faster.
+    """
+    if delta_table.is_written(log, task):
+        return True
+    upserts = delta_schema.delta_table(net.upserts)
+    wanted = _changed_keys(task, net, upserts)
+    thinned = [_thinned(place, file, wanted) for file in log.files.values()]
+    if not upserts.num_rows and not any(item.is_touched for item in thinned):
+        return False
+    small = [item for item in thinned if item.is_small]
+    merged = small if len(small) > _SMALL_MAX else []
+    touched = [item for item in thinned if item.is_touched and item not in merged]
+    worn = [item for item in touched if item.is_worn]
+    schema = _stored_schema(log)
+    new = [upserts.select(schema.names)] if upserts.num_rows else []
+    contents: list[Iterator[pa.Table]] = [chain(*(_rest(place, item, schema) for item in merged), new)]
+    contents += [_rest(place, item, schema) for item in worn]
+    files = [_written(place, task, schema, tables) for tables in contents]
+    actions = [action for item in merged for action in (item.file.remove(),)]
+    for item in touched:
+        actions += [item.file.remove(), *([] if item in worn else [_thinner(item)])]
+    delta_commit.append_to(log, [file for file in files if file is not None], [task], actions)
+    return True
+
+
+def _changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Table:
+    """Keys that may be stored: none of what the source itself says is new (see ``delta_merge``)."""
+    key = list(task.table.key)
+    deletes = delta_schema.delta_table(net.deletes)
+    parts = [upserts.select(key)] if upserts.num_rows else []
+    parts += [deletes.select(key)] if deletes.num_rows else []
+    keys = pa.concat_tables(parts).combine_chunks()
+    return keys.slice(0, 0) if net.is_insert_only and task.from_ts >= task.table.consistent_ts else keys
+
+
+def _thinned(place: TablePlace, file: LiveFile, wanted: pa.Table) -> _Thinned:
+    before = np.empty(0, np.int64) if file.vector is None else delta_vectors.decode(file.vector)
+    assert before is not None, "vectors of other kinds are for delta-rs"
+    if not wanted.num_rows:
+        return _Thinned(file, before, file.rows, is_touched=False)
+    columns = _stored_keys(place, file, wanted.schema)
+    gone = np.union1d(before, _places(columns, wanted))
+    return _Thinned(file, gone, columns.num_rows, is_touched=len(gone) > len(before))
+
+
+def _places(columns: pa.Table, wanted: pa.Table) -> Positions:
+    """Where in a file the wanted keys are."""
+    found = np.ones(columns.num_rows, np.bool_)
+    for name in wanted.schema.names:
+        found &= pc.is_in(columns.column(name), value_set=wanted.column(name)).to_numpy()
+    at = np.flatnonzero(found)
+    if len(wanted.schema) == 1 or not len(at):
+        return at
+    # each part of these keys is wanted; whether they are as a whole
+    codes = key_codes(pa.concat_tables([wanted, columns.take(pa.array(at))]))
+    return at[np.isin(codes[wanted.num_rows :], codes[: wanted.num_rows])]
+
+
+def _thinner(item: _Thinned) -> Action:
+    """The same file, with fewer rows."""
+    stats = json.loads(item.file.add.get("stats") or "{}") | {"numRecords": item.rows, "tightBounds": False}
+    told = {"stats": json.dumps(stats), "deletionVector": delta_vectors.encode(item.gone)}
+    return {"add": item.file.add | told | {"modificationTime": delta_log.now_ms(), "dataChange": True}}
+
+
+def _written(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterator[pa.Table]) -> DataFile | None:
+    name = f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
+    return delta_files.write_file(place, name, tables, schema)
+
+
+def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of a file that are not gone."""
+    at = 0
+    with pq.ParquetFile(_path(place, item.file)) as parquet:
+        for batch in parquet.iter_batches(_BATCH_ROWS, use_threads=False):
+            columns = [
+                batch.column(field.name).cast(field.type)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            stays = np.ones(batch.num_rows, np.bool_)
+            first, end = np.searchsorted(item.gone, (at, at + batch.num_rows))
+            stays[item.gone[first:end] - at] = False
+            yield pa.Table.from_arrays(columns, schema=schema).filter(pa.array(stays))
+            at += batch.num_rows
+
+
+def _path(place: TablePlace, file: LiveFile) -> str:
+    return os.path.join(place.location, unquote(file.path))
+
+
+class _KeyColumns:
+    """Key columns by file, the latest used ones."""
+
+    def __init__(self) -> None:
+        self._columns: OrderedDict[tuple[str, pa.Schema], pa.Table] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, path: str, schema: pa.Schema) -> pa.Table:
+        place = (path, schema)
+        found = self._columns.pop(place, None)
+        if found is None:
+            with pq.ParquetFile(path) as parquet:
+                stored = parquet.read(columns=schema.names, use_threads=False)
+            found = pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
+            self._bytes += found.nbytes
+        self._columns[place] = found
+        while self._bytes > _KEYS_BYTES_MAX:
+            _, oldest = self._columns.popitem(last=False)
+            self._bytes -= oldest.nbytes
+        return found
+
+
+_key_columns = _KeyColumns()
+
+
+def _stored_keys(place: TablePlace, file: LiveFile, schema: pa.Schema) -> pa.Table:
+    return _key_columns.get(_path(place, file), schema)

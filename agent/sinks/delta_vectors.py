@@ -1,0 +1,117 @@
+"""Deletion vectors of Delta: which rows of a data file are gone, as a roaring bitmap in the table's log itself.
+
+Only vectors that stand in the log ("inline") are written: those in files of their own are removed by delta-rs's vacuum
+while they are in use (seen with 1.6.6). They stay small, since files are written anew in time (``delta_upsert``).
+The form is that of Delta's protocol: a magic number, then 64-bit roaring bitmaps in their portable form, in base 85.
+"""
+
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Positions = npt.NDArray[np.int64]
+
+_MAGIC = 1681511377
+_NO_RUNS, _WITH_RUNS = 12346, 12347
+#: a container of more rows is a bitmap
+_ARRAY_MAX = 4096
+_OFFSETS_MIN = 4
+_DIGITS = np.frombuffer(
+    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#", np.uint8
+)
+_VALUES = np.zeros(256, np.uint32)
+_VALUES[_DIGITS] = np.arange(85)
+_POWERS = np.array([85**4, 85**3, 85**2, 85, 1], np.uint32)
+
+
+def encode(positions: Positions) -> dict[str, Any]:
+    """The descriptor of a vector; ``positions`` rise, and none is twice."""
+    bitmap = _bitmap(positions)
+    text = _base85(bitmap + bytes(-len(bitmap) % 4))
+    told = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(bitmap), "cardinality": len(positions)}
+    return told
+
+
+def decode(descriptor: dict[str, Any]) -> Positions | None:
+    """The rows that are gone; None where the vector lies in a file, as other writers make them."""
+    if descriptor["storageType"] != "i":
+        return None
+    data = _bytes(descriptor["pathOrInlineDv"])[: descriptor["sizeInBytes"]]
+    magic, count = struct.unpack_from("<IQ", data)
+    if magic != _MAGIC:
+        return None
+    at, found = 12, []
+    for _ in range(count):
+        (high,) = struct.unpack_from("<I", data, at)
+        low, at = _read_bitmap(data, at + 4)
+        found.append(low + (high << 32))
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _bitmap(positions: Positions) -> bytes:
+    if len(positions) == 0:
+        return struct.pack("<IQ", _MAGIC, 0)
+    assert positions[-1] < 1 << 32, "a data file has fewer rows"
+    keys, starts, counts = np.unique(positions >> 16, return_index=True, return_counts=True)
+    low = (positions & 0xFFFF).astype("<u2")
+    bodies = [_container(low[start : start + count]) for start, count in zip(starts, counts, strict=True)]
+    heads = np.stack([keys, counts - 1], axis=1).astype("<u2").tobytes()
+    first = 8 + len(heads) + 4 * len(keys)
+    offsets = first + np.cumsum([0, *(len(body) for body in bodies[:-1])])
+    roaring = struct.pack("<II", _NO_RUNS, len(keys)) + heads + offsets.astype("<u4").tobytes() + b"".join(bodies)
+    return struct.pack("<IQI", _MAGIC, 1, 0) + roaring
+
+
+def _container(low: npt.NDArray[np.uint16]) -> bytes:
+    if len(low) <= _ARRAY_MAX:
+        return low.tobytes()
+    bits = np.zeros(1 << 16, np.uint8)
+    bits[low] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def _read_bitmap(data: bytes, begin: int) -> tuple[Positions, int]:
+    """One 32-bit roaring bitmap, and where it ends."""
+    (cookie,) = struct.unpack_from("<I", data, begin)
+    if cookie & 0xFFFF == _WITH_RUNS:
+        count, at = (cookie >> 16) + 1, begin + 4
+        flags = np.frombuffer(data, np.uint8, (count + 7) // 8, at)
+        is_run, at = np.unpackbits(flags, bitorder="little")[:count].astype(bool), at + len(flags)
+    else:
+        (count,), at = struct.unpack_from("<I", data, begin + 4), begin + 8
+        is_run = np.zeros(count, np.bool_)
+    heads = np.frombuffer(data, "<u2", 2 * count, at).reshape(count, 2).astype(np.int64)
+    at += 4 * count
+    if not is_run.any() or count >= _OFFSETS_MIN:
+        at += 4 * count
+    found = []
+    for (key, last), has_runs in zip(heads.tolist(), is_run, strict=True):
+        low, at = _read_runs(data, at) if has_runs else _read_container(data, at, last + 1)
+        found.append(low + (key << 16))
+    return np.concatenate(found) if found else np.empty(0, np.int64), at
+
+
+def _read_container(data: bytes, at: int, count: int) -> tuple[Positions, int]:
+    if count <= _ARRAY_MAX:
+        return np.frombuffer(data, "<u2", count, at).astype(np.int64), at + 2 * count
+    bits = np.unpackbits(np.frombuffer(data, np.uint8, 8192, at), bitorder="little")
+    return np.flatnonzero(bits).astype(np.int64), at + 8192
+
+
+def _read_runs(data: bytes, at: int) -> tuple[Positions, int]:
+    (count,) = struct.unpack_from("<H", data, at)
+    runs = np.frombuffer(data, "<u2", 2 * count, at + 2).reshape(count, 2).astype(np.int64)
+    found = [np.arange(start, start + length + 1) for start, length in runs]
+    return np.concatenate(found) if found else np.empty(0, np.int64), at + 2 + 4 * count
+
+
+def _base85(data: bytes) -> str:
+    words = np.frombuffer(data, ">u4").astype(np.uint32)
+    return bytes(_DIGITS[(words[:, None] // _POWERS) % np.uint32(85)]).decode()
+
+
+def _bytes(text: str) -> bytes:
+    digits = _VALUES[np.frombuffer(text.encode(), np.uint8)].reshape(-1, 5)
+    return bytes((digits * _POWERS).sum(axis=1, dtype=np.uint32).astype(">u4"))

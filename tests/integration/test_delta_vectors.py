@@ -1,0 +1,223 @@
+"""Upserts that take rows out of files by deletion vectors: read by delta-rs, against what a dictionary says."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import SinkFencedError, SinkUriError
+from agent.ports import BEFORE_KEY
+from agent.sinks import delta_log, delta_upkeep, delta_upsert, delta_vectors, open_sink
+from agent.sinks.delta import DeltaSink
+from reactor.ids import TableSpan, Ts
+from reactor.records import SinkMode
+from tests.integration.test_delta_sink import KEYED, SPAN, flush, task
+from tests.unit.agent.changes_build import (
+    ARROW,
+    UNCHANGED,
+    Change,
+    changes,
+    delete,
+    insert,
+    table_schema,
+    truncate,
+    update,
+)
+
+ROWS = [(at, "a", "x") for at in range(1_000)]
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> DeltaSink:
+    return loaded(tmp_path)
+
+
+def loaded(directory: Path) -> DeltaSink:
+    found = open_sink(f"delta+file://{directory}?deletion_vectors=true", changefeed="feed", mode=SinkMode.UPSERT)
+    assert isinstance(found, DeltaSink)
+    staged = found.stage(table_schema(), "0", iter([changes([insert(*row) for row in ROWS]).after]), Ts(100))
+    found.load(KEYED, table_schema(), ARROW, staged)
+    return found
+
+
+def rows(sink: DeltaSink) -> dict[int, tuple[Any, ...]]:
+    """As delta-rs reads them, from the log's begin."""
+    reader = pa.RecordBatchReader.from_stream(DeltaTable(location(sink)).scan(columns=["id", "name", "big"]))
+    found = [tuple(row.values()) for row in reader.read_all().to_pylist()]
+    assert len({row[0] for row in found}) == len(found), "a key is there twice"
+    return {row[0]: row[1:] for row in found}
+
+
+def gone(key: int) -> Change:
+    return delete(key, None, None)
+
+
+def location(sink: DeltaSink) -> str:
+    return sink.place("public", "t").location
+
+
+def vectors(sink: DeltaSink) -> int:
+    return int(pa.RecordBatchReader.from_stream(DeltaTable(location(sink)).deletion_vectors()).read_all().num_rows)
+
+
+def last_commit(sink: DeltaSink) -> list[dict[str, Any]]:
+    newest = max((Path(location(sink)) / "_delta_log").glob("*.json"))
+    return [json.loads(line) for line in newest.read_text().splitlines()]
+
+
+def test_changes_cost_no_file_of_the_table(sink: DeltaSink) -> None:
+    [before] = DeltaTable(location(sink)).file_uris()
+    flush(sink, task(sink, 100, 200), changes([update(7, "b", "y"), gone(8), insert(5_000, "n", "n")]))
+    assert before in DeltaTable(location(sink)).file_uris()
+    expected = {at: ("a", "x") for at in range(1_000) if at != 8} | {7: ("b", "y"), 5_000: ("n", "n")}
+    assert rows(sink) == expected
+    assert sink.recorded_ts(KEYED, SPAN) == 200
+
+
+def test_the_same_range_again_changes_nothing_and_another_is_refused(sink: DeltaSink) -> None:
+    order, part = task(sink, 100, 200), changes([update(7, "b", "y"), gone(8)])
+    assert flush(sink, order, part).committed
+    version = DeltaTable(location(sink)).version()
+    assert flush(sink, order, part).committed
+    assert DeltaTable(location(sink)).version() == version
+    with pytest.raises(SinkFencedError, match="this writer expects 100"):
+        flush(sink, task(sink, 100, 210), part)
+
+
+def test_what_was_not_there_moves_no_record(sink: DeltaSink) -> None:
+    assert not flush(sink, task(sink, 100, 200), changes([gone(77_777)])).committed
+    assert sink.recorded_ts(KEYED, SPAN) == 100
+
+
+def test_many_flushes_leave_few_files_and_the_right_rows(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside delta-rs's own merges, compactions, checkpoints and vacuums, and with a lost process now and then."""
+    monkeypatch.setattr(delta_upsert, "_SMALL_MAX", 5)
+    chance, expected, most = random.Random(4), {row[0]: row[1:] for row in ROWS}, 0
+    for step in range(120):
+        part = list(_some_changes(chance, expected, step))
+        flush(sink, task(sink, 100 + step, 101 + step), changes(part))
+        most = max(most, len(DeltaTable(location(sink)).file_uris()))
+        match step % 30:
+            case 9:
+                DeltaTable(location(sink)).optimize.compact()
+            case 14:
+                delta_upkeep.remove_replaced_files(DeltaTable(location(sink)))
+            case 19:
+                delta_log._known.clear()
+        if step % 10 == 0:
+            assert rows(sink) == expected
+    assert rows(sink) == expected
+    assert most <= 8
+    assert list((Path(location(sink)) / "_delta_log").glob("*.checkpoint.parquet"))
+
+
+def _some_changes(chance: random.Random, expected: dict[int, tuple[Any, ...]], step: int) -> Iterator[Change]:
+    keys = list(expected)
+    for key in chance.sample(keys, 12):
+        if chance.random() < 0.4:
+            del expected[key]
+            yield gone(key)
+        else:
+            expected[key] = (f"u{step}", "y")
+            yield update(key, *expected[key])
+    for _ in range(8):
+        key = chance.randrange(2_000)
+        if key not in expected:
+            expected[key] = (f"i{step}", "z")
+            yield insert(key, *expected[key])
+    if step % 7 == 3:  # the stored value is wanted: a MERGE
+        key = chance.choice(list(expected))
+        expected[key] = ("kept", expected[key][1])
+        yield update(key, "kept", UNCHANGED)
+    moved, free = chance.choice(list(expected)), 10_000 + step
+    expected[free] = ("moved", "m")
+    del expected[moved]
+    yield update(free, "moved", "m", before=(moved, None, None), before_kind=BEFORE_KEY)
+
+
+def test_a_file_that_has_lost_much_is_written_anew(sink: DeltaSink) -> None:
+    for step in range(5):
+        flush(sink, task(sink, 100 + step, 101 + step), changes([gone(at) for at in range(60 * step, 60 * step + 60)]))
+    assert vectors(sink) < 2
+    assert len(DeltaTable(location(sink)).file_uris()) == 1
+    assert sorted(rows(sink)) == list(range(300, 1_000))
+
+
+def test_a_truncate_takes_all(sink: DeltaSink) -> None:
+    flush(sink, task(sink, 100, 110), changes([gone(1)]))
+    flush(sink, task(sink, 110, 120), changes([truncate(), insert(5, "n", "n")]))
+    flush(sink, task(sink, 120, 130), changes([update(5, "m", "m")]))
+    assert rows(sink) == {5: ("m", "m")}
+
+
+def test_spans_of_one_table_meet_in_its_log(sink: DeltaSink) -> None:
+    """Another writer's commit between reading and committing: decided anew on what it left."""
+    other = TableSpan(SPAN.table_id, 0, 1 << 63)
+    place = sink.place("public", "t")
+    with delta_log.borrowed(place) as log:
+        assert log is not None
+        flush(sink, task(sink, 100, 110), changes([gone(1)]))
+        foreign = replace(task(sink, 100, 110), span=other)
+        with pytest.raises(Exception, match="there already"):
+            log.commit("WRITE", [{"txn": {"appId": f"weir/feed/{foreign.span}", "version": 110}}])
+        log.refresh()
+        assert log.transaction_version(f"weir/feed/{SPAN}") == 110
+
+
+def test_a_table_that_was_replaced_is_read_from_its_begin(tmp_path: Path) -> None:
+    first = loaded(tmp_path / "lake")
+    for step in range(3):
+        flush(first, task(first, 100 + step, 101 + step), changes([gone(step)]))
+    (tmp_path / "lake").rename(tmp_path / "old")
+    second = loaded(tmp_path / "lake")
+    for step in range(5):
+        assert flush(second, task(second, 100 + step, 101 + step), changes([update(step, "b", "y")])).committed
+    assert len(rows(second)) == 1_000
+    assert [rows(second)[at] for at in range(6)] == [("b", "y")] * 5 + [("a", "x")]
+
+
+def test_a_table_that_asks_for_more_is_left_to_delta_rs(sink: DeltaSink) -> None:
+    DeltaTable(location(sink)).alter.add_constraint({"positive": "id >= 0"})
+    with delta_log.borrowed(sink.place("public", "t")) as log:
+        assert log is None
+    flush(sink, task(sink, 100, 110), changes([gone(1), update(2, "b", "y")]))
+    assert rows(sink)[2] == ("b", "y")
+    assert 1 not in rows(sink)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("delta+file:///lake?deletion_vectors=1", "neither true nor false"),
+        ("delta+s3://bucket/x?deletion_vectors=true", "for directories only"),
+    ],
+)
+def test_the_option_is_checked(uri: str, message: str) -> None:
+    with pytest.raises(SinkUriError, match=message):
+        open_sink(uri, changefeed="feed", mode=SinkMode.UPSERT)
+
+
+@given(st.sets(st.one_of(st.integers(0, 200_000), st.integers(0, 70_000), st.integers(0, 1 << 31)), max_size=300))
+def test_a_vector_is_read_as_it_was_written(found: set[int]) -> None:
+    positions = np.array(sorted(found), np.int64)
+    told = delta_vectors.encode(positions)
+    back = delta_vectors.decode(told)
+    assert back is not None
+    assert back.tolist() == positions.tolist()
+    assert told["cardinality"] == len(found)
+
+
+@pytest.mark.parametrize("count", [4_096, 4_097, 65_536, 70_000])
+def test_dense_vectors(count: int) -> None:
+    back = delta_vectors.decode(delta_vectors.encode(np.arange(3, count + 3)))
+    assert back is not None
+    assert back.tolist() == list(range(3, count + 3))
