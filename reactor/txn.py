@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from reactor.client import Compare, Delete, KeyValue, Operation, Put, Target
+from reactor.client import Compare, Delete, Event, KeyValue, Operation, Put, Target
 from reactor.errors import ConflictError, IgnorePatchError, TxnTooLargeError, WeirError
 from reactor.patches import Patch, PatchGroup
 
@@ -60,6 +60,10 @@ class Txn:
     @property
     def is_empty(self) -> bool:
         return not self.operations
+
+    def events(self, base: Mapping[str, KeyValue], revision: int) -> tuple[Event, ...]:
+        """What a watch tells of it, done at ``revision`` over ``base``."""
+        return tuple(_event(base.get(key), key, value, revision) for key, value in self.writes.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,12 @@ def _value(base: Mapping[str, KeyValue], key: str) -> bytes | None:
 def _next_count(value: bytes | None) -> bytes:
     """Only the counter's revision is ever compared, so an unreadable count simply starts over."""
     return b"%d" % (int(value) + 1 if value is not None and value.isdigit() else 1)
+
+
+def _event(before: KeyValue | None, key: str, value: bytes | None, revision: int) -> Event:
+    if value is None:
+        return Event(key, None, revision)
+    return Event(key, value, revision, before.create_revision if before else revision)
 
 
 def _operation(key: str, value: bytes | None) -> Operation:

@@ -1,5 +1,6 @@
 """The cursor between a watch and the state: revisions only grow, what is stale is dropped, and after a commit of ours
-nothing is believed until the watch has brought that commit back (read your writes).
+nothing is believed until all that came before it is known (read your writes). The watch tells; but where our commit is
+the very next revision, nothing came before it, and nobody has to.
 
 Pure: the worker pushes what the watch brings, and drains it into the state when ``is_caught_up``.
 """
@@ -36,9 +37,10 @@ class WatchCursor:
             self._pending.extend(fresh)
         return fresh
 
-    def expect(self, revision: int) -> None:
-        """We committed at ``revision``: wait until the watch has brought it."""
+    def commit(self, revision: int) -> bool:
+        """We committed at ``revision``: nothing is drained before it. True: it comes next, whoever brings it."""
         self.barrier = max(self.barrier, revision)
+        return revision == self.revision + 1
 
     @property
     def is_caught_up(self) -> bool:

@@ -1,8 +1,8 @@
 """The loop: watch a prefix, apply, tick, commit (tiflow 1.3.1).
 
     wait ─► apply what the watch brought ─► commit what is pending ─► tick ─► commit at once ─┐
-      ▲       (not before our own last        (after a conflict, on                           │
-      │        commit has come back)           fresh values)                                  │
+      ▲       (not before all up to our       (after a conflict, on                           │
+      │        own last commit is known)       fresh values)                                  │
       └───────────────────────────────────────────────────────────────────────────────────────┘
 
 When to tick is for ``reactor.pace`` to say. A tick sees the state complete up to our own last commit, and there is no
@@ -278,8 +278,9 @@ class EtcdWorker:
                 self._retry_at = anyio.current_time() + _RETRY_S
             return
         self._commits += 1
-        self._cursor.expect(result.revision)
         self._pending.committed(planned)
+        if self._cursor.commit(result.revision):
+            self._take_in(WatchBatch(planned.txn.events(self.state.raw, result.revision), result.revision))
 
     async def _ask(self, planned: Plan) -> TxnResult:
         """One transaction. An error of the fail-point behind it is an answer that got lost."""

@@ -32,17 +32,26 @@ def test_stale_events_are_dropped() -> None:
 def test_nothing_is_drained_before_our_own_commit_is_back() -> None:
     cursor = WatchCursor()
     cursor.push(batch(2))
-    cursor.expect(4)
+    cursor.commit(4)
     cursor.push(batch(3))
     assert drained(cursor) == []
     cursor.push(batch(4))
     assert drained(cursor) == [2, 3, 4]
 
 
+def test_a_commit_behind_what_is_known_comes_next() -> None:
+    cursor = WatchCursor()
+    cursor.push(batch(2))
+    assert not cursor.commit(4), "3 may be anybody's"
+    assert cursor.commit(3)
+    cursor.push(batch(3, 4))
+    assert not cursor.commit(4), "the watch was quicker"
+
+
 def test_progress_does_not_open_the_barrier() -> None:
     """It may overtake the events it seems to cover."""
     cursor = WatchCursor()
-    cursor.expect(4)
+    cursor.commit(4)
     assert cursor.push(WatchBatch((), 9, is_progress=True)) == ()
     assert not cursor.is_caught_up
     assert cursor.revision == 0
@@ -50,15 +59,15 @@ def test_progress_does_not_open_the_barrier() -> None:
 
 def test_an_older_expectation_does_not_lower_the_barrier() -> None:
     cursor = WatchCursor()
-    cursor.expect(4)
-    cursor.expect(3)
+    cursor.commit(4)
+    cursor.commit(3)
     assert cursor.barrier == 4
 
 
 def test_a_reset_replaces_what_waited() -> None:
     cursor = WatchCursor()
     cursor.push(batch(2))
-    cursor.expect(4)
+    cursor.commit(4)
     cursor.reset(7)
     assert cursor.is_caught_up
     assert drained(cursor) == []

@@ -105,6 +105,17 @@ async def run_for(subject: Bench, seconds: float) -> None:
         await subject.worker.run()
 
 
+class Deaf:
+    """The watch brings nothing."""
+
+    async def before(self, call: str) -> None:
+        if call == "watch":
+            await anyio.sleep_forever()
+
+    async def after(self, call: str) -> None:
+        """Answers arrive."""
+
+
 @dataclass
 class Trouble:
     """Transactions fail: ``lost`` after they were done, ``refused`` before, as many as asked for."""
@@ -244,6 +255,23 @@ async def test_an_answer_is_given_only_after_its_patches_have_committed() -> Non
         await subject.worker.run()
     assert subject.performed == [Log("info", "at once"), Answer("job")]
     assert answered_at == [2]
+
+
+async def test_own_commits_are_known_before_the_watch_tells_and_as_it_would() -> None:
+    """With nobody else in between, what was committed is the next revision: new keys, changed ones, deleted ones."""
+    other = PREFIX + "test/other"
+    steps = [[put(N, b"1")], [put(N, b"2"), put(other, b"1")], [Patch(N, lambda _old: None), put(other, b"2")]]
+
+    def decide(_state: ClusterState, _inbox: Sequence[object], _now: float) -> Sequence[Effect]:
+        if not steps:
+            raise ReactorFinishedError
+        return [commit(*steps.pop(0))]
+
+    async with bench(Script(decide), fault=Deaf()) as subject:
+        await subject.worker.run()
+        told = await subject.client.get_prefix(PREFIX)
+        assert subject.worker.state.raw == {item.key: item for item in told.items}
+        assert subject.worker.state.revision == told.revision == 1 + len("123")
 
 
 async def test_a_resignation_leaves_nothing_of_its_tick_undone() -> None:
