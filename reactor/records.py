@@ -225,6 +225,9 @@ class UpstreamInfo(Record):
     timeline: int = 1
 
 
+_NOT_KEPT: set[str] = set()
+
+
 class TableRecord(Record):
     """One replicated table as the dump (or the stream) found it."""
 
@@ -239,6 +242,10 @@ class TableRecord(Record):
     #: a resumed dump reads later chunks later: the first flush must reach at least here (see agent.units.dump)
     consistent_ts: Ts = Ts(0)
     rows_estimated: int = 0
+
+    def model_post_init(self, _context: object) -> None:
+        """Which fields were given is not kept: in a record of which there are a hundred thousand it is the most."""
+        object.__setattr__(self, "__pydantic_fields_set__", _NOT_KEPT)
 
 
 class UnitStage(StrEnum):
