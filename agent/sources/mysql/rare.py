@@ -4,14 +4,17 @@ Between two calls the state is as the kernels left it: here transactions are ope
 maps declared. What needs the arena or the socket (a compressed transaction) is handed back to the stream.
 
 *Dropped* rows: a transaction that the server rolled back, or only back to a savepoint, can be in the binlog when it
-changed tables that know no transactions too. Its rows leave the arena again; where some of them have been cut already
-nothing can take them back, and the stream ends.
+changed temporary tables too, or some without transactions. Its rows leave the arena again; where some of them have been
+cut already the stream is opened anew, and leaves them out (``rolled_back``).
 
 *Distributed transactions* (XA) count as committed when they are prepared, which is where their rows lie. One that is
 rolled back later would leave rows behind: the stream ends then, unless none of them was in a replicated table.
 """
 
 from collections.abc import Callable
+
+import numpy as np
+import structlog
 
 from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.schema import TableSchema
@@ -22,12 +25,16 @@ from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.events import DdlEvent, Query
 from agent.sources.mysql.progress import Progress
 from agent.sources.mysql.refusals import refusal
+from agent.sources.mysql.rolled_back import Range, RolledBack
 from agent.sources.mysql.split import ABSENT
 from agent.sources.mysql.statements import Kind
 from agent.sources.mysql.table_ids import table_id
 from agent.sources.mysql.uri import Target
+from agent.sources.source import StreamRestart
 from reactor.ids import Ts
 from reactor.records import DdlRecord
+
+_log = structlog.get_logger()
 
 _ERROR, _END = 256 + 0xFF, 256 + 0xFE
 #: parts of statements that are looked at, or refused, as a whole
@@ -47,6 +54,7 @@ class RareEvents:
         *,
         declarations: Declarations,
         progress: Progress,
+        rolled_back: RolledBack,
         known: Callable[[str, str], TableSchema | None],
         interpret: Callable[[DdlEvent], DdlRecord | None],
     ) -> None:
@@ -54,14 +62,18 @@ class RareEvents:
         self._state = state
         self._declarations = declarations
         self._progress = progress
+        self._rolled_back = rolled_back
         self._known = known
         self._interpret = interpret
+        #: ordinals, of one transaction
         self._savepoints: dict[str, int] = {}
         self._savepoints_txn = 0
-        self._cut_txn = 0
+        #: of the transaction that was cut last, the ordinal behind what has been cut
+        self._cut_txn = self._cut_until = 0
         self._prepared: dict[str, bool] = {}
         #: what definitions have changed, for the next cut to carry
         self.ddl: list[DdlRecord] = []
+        self._leave_out()
 
     def handle(self, arena: Arena) -> bool:
         """Deal with the event that ``split`` stopped at; False for a compressed transaction, which is the stream's.
@@ -88,7 +100,7 @@ class RareEvents:
             case wire.ROTATE:
                 self._progress.rotate(events.parse_rotate(arena.data[at : self._whole(end)].tobytes()))
             case wire.FORMAT_DESCRIPTION:
-                self._handle_format(arena.data[at : self._whole(end)].tobytes())
+                self._handle_format(arena.data[at : self._whole(end)].tobytes(), arena)
             case wire.TAGGED_GTID:
                 self._handle_tagged_gtid(events.parse_tagged_gtid(body), arena, at)
             case wire.HEARTBEAT_V2:
@@ -98,11 +110,9 @@ class RareEvents:
                 self._handle_unknown(kind, body, wire.read_u16(arena.data, at + wire.FLAGS_AT))
         return True
 
-    def on_cut(self, rows: int, *, is_complete: bool) -> None:
-        """``rows`` lines have left the arena; without ``is_complete`` some are of the open transaction."""
-        if not is_complete:
-            self._cut_txn = int(self._state[txn.TXNS])
-        self._savepoints = {name: row - rows for name, row in self._savepoints.items()}
+    def on_part(self, last: int) -> None:
+        """Rows of the open transaction have left the arena, up to ordinal ``last``."""
+        self._cut_txn, self._cut_until = int(self._state[txn.TXNS]), last + 1
 
     def take_ddl(self, until: Ts) -> tuple[DdlRecord, ...]:
         """What has changed up to ``until``; a table that is being filled as it is created waits for its commit."""
@@ -138,9 +148,9 @@ class RareEvents:
             case Kind.SAVEPOINT:
                 self._set_savepoint(statements.savepoint(statement))
             case Kind.ROLLBACK_TO:
-                self._roll_back_to(statements.savepoint(statement))
+                self._roll_back_to(statements.savepoint(statement), arena)
             case Kind.ROLLBACK:
-                self._drop_rows(int(state[txn.DONE_ROWS]))
+                self._drop_rows(0, arena)
                 self.finish()
             case Kind.COMMIT:
                 self.finish()
@@ -153,7 +163,7 @@ class RareEvents:
                 self._handle_xa_rollback(statements.xa_name(statement))
             case Kind.WRITE:
                 self._refuse_write(query)
-            case Kind.TRUNCATE | Kind.DDL as kind if not state[txn.SKIPPING]:
+            case Kind.TRUNCATE | Kind.DDL as kind if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
                 if kind is Kind.DDL or not self._record_truncate(statement, query.database, arena, at):
                     self._record_ddl(query)
         if state[txn.IN_TXN] == txn.GROUP:
@@ -218,21 +228,37 @@ class RareEvents:
         opened = int(self._state[txn.TXNS])
         if opened != self._savepoints_txn:
             self._savepoints, self._savepoints_txn = {}, opened
-        self._savepoints[name] = int(self._state[txn.ROWS])
+        self._savepoints[name] = int(self._state[txn.SEQ])
 
-    def _roll_back_to(self, name: str) -> None:
+    def _roll_back_to(self, name: str, arena: Arena) -> None:
         is_known = self._savepoints_txn == self._state[txn.TXNS] and name in self._savepoints
         # without a savepoint in the binlog the transaction had changed nothing before it
-        self._drop_rows(self._savepoints[name] if is_known else int(self._state[txn.DONE_ROWS]))
+        self._drop_rows(self._savepoints[name] if is_known else 0, arena)
 
-    def _drop_rows(self, until: int) -> None:
-        """Forget the open transaction's rows from line ``until`` on."""
-        is_cut = self._cut_txn == self._state[txn.TXNS]
-        if until < 0 or (is_cut and until == self._state[txn.DONE_ROWS]):
-            raise SourceError(
-                f"{self._target} rolled back a transaction that is in the log by half ({self._place()}); {NEW_SNAPSHOT}"
-            )
-        self._state[txn.ROWS] = until
+    def _drop_rows(self, first: int, arena: Arena) -> None:
+        """Forget the open transaction's rows from ordinal ``first`` on.
+
+        :raises StreamRestart: some are on their way into the log; the next stream leaves them out.
+        """
+        state = self._state
+        if self._cut_txn == state[txn.TXNS] and first < self._cut_until:
+            found = Range(Ts(int(state[txn.COMMIT_TS])), first, int(state[txn.SEQ]))
+            if not self._rolled_back.add(found):
+                raise SourceError(
+                    f"{self._target} rolled back what is in the log already ({self._place()}); {NEW_SNAPSHOT}"
+                )
+            _log.info("reading a transaction again without what was rolled back", place=self._place(), ts=found.ts)
+            raise StreamRestart
+        done = int(state[txn.DONE_ROWS])
+        ordinals = arena.rows[done : int(state[txn.ROWS]), 4] >> split.SEQ_SHIFT
+        state[txn.ROWS] = done + int(np.searchsorted(ordinals, first))
+        self._leave_out()
+
+    def _leave_out(self) -> None:
+        """The next range of rows that are known to be rolled back; each ends where this is called."""
+        state = self._state
+        at = self._rolled_back.following(Ts(int(state[txn.COMMIT_TS])), int(state[txn.SEQ]))
+        state[txn.DROP_TS], state[txn.DROP_FIRST], state[txn.DROP_UNTIL] = at.ts, at.first, at.until
 
     def _handle_prepare(self, commits: bool, name: str) -> None:
         state = self._state
@@ -249,7 +275,7 @@ class RareEvents:
             )
         self.finish()
 
-    def _handle_format(self, event: bytes) -> None:
+    def _handle_format(self, event: bytes, arena: Arena) -> None:
         form = events.parse_format(event[wire.HEADER_BYTES :])
         # a server without checksums changes the event as it sends it, and not the checksum that it has all the same
         if form.checksum_bytes and not events.is_sound(event):
@@ -260,7 +286,7 @@ class RareEvents:
                 "Weir reads MySQL from 5.6 and MariaDB from 10.2 on"
             )
         if self._state[txn.IN_TXN] != txn.CLOSED:  # the server fell before it was committed
-            self._drop_rows(int(self._state[txn.DONE_ROWS]))
+            self._drop_rows(0, arena)
             self._state[txn.IN_TXN] = txn.CLOSED
         self._state[txn.CHECKSUM] = form.checksum_bytes
         self._declarations.forget()

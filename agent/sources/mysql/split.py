@@ -34,8 +34,10 @@ ABSENT = -2
 
 #: cells of a line of ``maps``: id + 1 (0 is free), slot, where its bytes are kept, how many, last transaction with it
 MAP_CELLS = 5
-#: rows in one event share an ordinal's range
+#: rows in one event share an ordinal's range, or those of several: see ``_ordinals``
 SEQ_SHIFT = 20
+#: zlib makes a byte of so many at most, to the power of two above
+_INFLATION_SHIFT = 11
 
 _FRAME, _LONGEST = 5, 0xFFFFFF
 _MAP_HEAD, _QUERY_HEAD, _ROWS_HEAD = 8, 13, 8
@@ -126,6 +128,13 @@ def _table_map(data: Bytes, start: int, end: int, state: Ints, maps: Ints, bodie
     return txn.DONE
 
 
+@kernel(types.int64(types.int64, types.int64))
+def _ordinals(length: int, event: int) -> int:
+    """How many ordinals an event takes, so that its rows have numbers of their own: a row has a byte or more."""
+    is_compressed = wire.WRITE_COMPRESSED_V1 <= event <= wire.DELETE_COMPRESSED
+    return 1 + (length >> (SEQ_SHIFT - _INFLATION_SHIFT if is_compressed else SEQ_SHIFT))
+
+
 @kernel(types.int64(TABLES, _BYTES, types.int64, types.int64, INTS, LINES, LINES))
 def _rows(tables: Any, data: Bytes, start: int, end: int, state: Ints, maps: Ints, rows: Ints) -> int:
     body = start + wire.HEADER_BYTES
@@ -138,8 +147,10 @@ def _rows(tables: Any, data: Bytes, start: int, end: int, state: Ints, maps: Int
     if state[txn.ROWS] == len(rows):
         return txn.ROWS_FULL
     seq = state[txn.SEQ]
-    state[txn.SEQ] = seq + 1
+    state[txn.SEQ] = seq + _ordinals(end - body, np.int64(data[start + wire.TYPE_AT]))
     if line[1] == UNWANTED or state[txn.SKIPPING] != 0:
+        return txn.DONE
+    if state[txn.COMMIT_TS] == state[txn.DROP_TS] and state[txn.DROP_FIRST] <= seq < state[txn.DROP_UNTIL]:
         return txn.DONE
     if not _is_sound(tables, data, start, end, state):
         return txn.BAD_CHECKSUM

@@ -31,6 +31,7 @@ from agent.sources.mysql.positions import SourcePosition
 from agent.sources.mysql.progress import Progress
 from agent.sources.mysql.rare import RareEvents
 from agent.sources.mysql.request import request_binlog
+from agent.sources.mysql.rolled_back import RolledBack
 from agent.sources.mysql.wire import HEADER_BYTES
 from reactor.ids import Ts
 from reactor.records import DdlRecord
@@ -57,6 +58,7 @@ class BinlogStream:
     ``is_wanted`` says by schema and name which tables are replicated; ``describe`` makes a schema of a table map's
     body (and may raise, to end this run); ``known`` gives the schema of a table that the binlog has not declared yet;
     ``interpret`` tells what a definition (CREATE, ALTER, …) does to the tables, None where it does nothing to ours.
+    ``rolled_back`` goes from one run to the next.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class BinlogStream:
         describe: Callable[[bytes], TableSchema],
         known: Callable[[str, str], TableSchema | None] = _nobody_knows,
         interpret: Callable[[DdlEvent], DdlRecord | None] = _nothing_changes,
+        rolled_back: RolledBack | None = None,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._connection = connection
@@ -84,6 +87,7 @@ class BinlogStream:
             self._state,
             declarations=self._declarations,
             progress=self._progress,
+            rolled_back=rolled_back or RolledBack(),
             known=known,
             interpret=interpret,
         )
@@ -136,6 +140,7 @@ class BinlogStream:
         """Wait for bytes and split them; False when none came in time.
 
         :raises SourceError: the connection is lost, or the server ended the stream.
+        :raises StreamRestart: what was cut of a transaction has been rolled back.
         """
         assert not self.is_full, "there is no room: cut first"
         if not self._take_waiting():
@@ -167,7 +172,8 @@ class BinlogStream:
         successor.take_rest(arena, from_byte=end, from_row=rows, rows=int(state[txn.ROWS]))
         self._arena = successor
         state[txn.ROWS] -= rows
-        self._rare.on_cut(rows, is_complete=is_complete)
+        if not is_complete:
+            self._rare.on_part(last=int(arena.rows[rows - 1, 4]) >> split.SEQ_SHIFT)
         self._rebase(end)
         # behind a definition, or where the lines ran out, whole events may wait in the bytes that moved on
         self._split()

@@ -17,6 +17,7 @@ from agent.sources.mysql.interpreter import Interpreter, Server
 from agent.sources.mysql.known import KnownTables
 from agent.sources.mysql.positions import SourcePosition
 from agent.sources.mysql.resume import position_at, resume
+from agent.sources.mysql.rolled_back import RolledBack
 from agent.sources.mysql.stream import BinlogStream
 from agent.sources.mysql.table_ids import table_id
 from agent.sources.mysql.uri import Target
@@ -31,6 +32,7 @@ class MysqlStreams:
         self._target = target
         self._order = order
         self._scope = scope
+        self._rolled_back = RolledBack()
 
     def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> "MysqlStream":
         connection = connect(self._target)
@@ -51,6 +53,7 @@ class MysqlStreams:
         )
         position = SourcePosition.from_json(at.text) if at.text else position_at(connection, at.ts)
         resumption = resume(connection, position)
+        self._rolled_back.forget(at.ts)
         stream = BinlogStream(
             connection,
             arena,
@@ -59,6 +62,7 @@ class MysqlStreams:
             describe=known.describe,
             known=known.schema_of,
             interpret=Interpreter(known, self._server(is_mariadb=connection.is_mariadb)).interpret,
+            rolled_back=self._rolled_back,
         )
         stream.start(server_id=self._order.reader, by_gtid=resumption.by_gtid)
         return stream

@@ -45,7 +45,11 @@ GTID_B = 23  # server | lower half
 GTID_C = 24  # sequence number
 GTIDS = 25  # lines used of ``gtids``
 TXNS = 26  # transactions begun
-STATE_CELLS = 27
+IS_VOID = 27  # what the open group says is not done, or not yet
+DROP_TS = 28  # rows events of this transaction, from one ordinal to before another, were rolled back
+DROP_FIRST = 29
+DROP_UNTIL = 30
+STATE_CELLS = 31
 
 CLOSED, GROUP, BEGUN = 0, 1, 2
 """``IN_TXN``: no transaction is open; one is that ends with its next query; one that ends with XID or COMMIT."""
@@ -62,7 +66,9 @@ GTID_CELLS = 4
 OVERLONG = 1 << 32
 
 _MARIADB_GTID_BYTES, _MYSQL_GTID_BYTES, _MYSQL_TIMED_BYTES = 13, 25, 49
-_STANDALONE = 1
+# MariaDB's flags of a GTID event, and of the second byte of flags that newer servers write behind what the first name.
+_STANDALONE, _HAS_COMMIT_ID, _HAS_XID = 1, 2, 64 | 128
+_START_ALTER, _ROLLBACK_ALTER = 2, 8
 
 
 @kernel(types.int64(types.int64, types.int64, INTS))
@@ -78,6 +84,7 @@ def begin(length: int, time_us: int, state: Ints) -> int:
     state[COMMIT_TIME] = time_us
     state[SEQ] = 0
     state[SKIPPING] = 1 if skipping else 0
+    state[IS_VOID] = 0
     state[GTID_KIND] = NO_GTID
     state[TXNS] += 1
     return DONE
@@ -126,6 +133,17 @@ def finish(state: Ints, gtids: Ints) -> int:
     return DONE
 
 
+@kernel(types.int64(DATA, types.int64, types.int64))
+def _is_void(data: Bytes, body: int, end: int) -> int:
+    """MariaDB with ``binlog_alter_two_phase`` logs an ALTER when it begins, and again when it is done or given up."""
+    flags, at = data[body + 12], np.int64(body + _MARIADB_GTID_BYTES)
+    if flags & _HAS_COMMIT_ID != 0:
+        at += 8
+    if flags & _HAS_XID != 0 and at + 6 <= end:
+        at += 6 + np.int64(data[at + 4]) + np.int64(data[at + 5])
+    return 1 if at < end and data[at] & (_START_ALTER | _ROLLBACK_ALTER) != 0 else 0
+
+
 @kernel(types.int64(DATA, types.int64, types.int64, INTS))
 def begin_mariadb(data: Bytes, start: int, end: int, state: Ints) -> int:
     body = start + wire.HEADER_BYTES
@@ -137,6 +155,8 @@ def begin_mariadb(data: Bytes, start: int, end: int, state: Ints) -> int:
         return outcome  # type: ignore[no-any-return]
     if data[body + 12] & _STANDALONE == 0:
         state[IN_TXN] = BEGUN
+    else:
+        state[IS_VOID] = _is_void(data, body, end)
     state[GTID_KIND] = MARIADB_GTID
     state[GTID_A], state[GTID_B] = read_u32(data, body + 8), read_u32(data, start + wire.SERVER_AT)
     state[GTID_C] = np.int64(read_u64(data, body))
@@ -174,4 +194,5 @@ def new_state(*, resolved: int) -> Any:
     """A state that has seen everything up to ``resolved``."""
     state = np.zeros(STATE_CELLS, np.int64)
     state[RESOLVED] = state[SKIP_UNTIL] = resolved
+    state[DROP_TS] = -1
     return state

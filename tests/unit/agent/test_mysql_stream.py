@@ -27,8 +27,10 @@ from agent.sources.mysql import declarations as declarations_module
 from agent.sources.mysql import events, split, wire
 from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.positions import BinlogPosition, first_epoch, pack
+from agent.sources.mysql.rolled_back import NOTHING, Range, RolledBack
 from agent.sources.mysql.stream import BinlogStream
 from agent.sources.mysql.table_ids import table_id
+from agent.sources.source import StreamRestart
 from reactor.ids import Ts
 from reactor.records import DdlRecord
 from tests.binlog import CLOCK, SOURCE, Binlog, Line, query, rows, table_map
@@ -259,10 +261,24 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing() -> None:
         assert len(lines(read_all(stream))) == 1
 
 
-def test_what_is_in_the_log_by_half_cannot_be_rolled_back() -> None:
-    binlog = rolled_back(*([A] * 100), "ROLLBACK")
-    with streaming(binlog, arena_bytes=2_000) as stream, pytest.raises(SourceError, match="by half"):
+def test_what_is_in_the_log_by_half_is_left_out_when_it_is_read_again() -> None:
+    binlog = rolled_back(*([A] * 100), "ROLLBACK").transaction(2)
+    known = RolledBack()
+    with streaming(binlog, arena_bytes=2_000, rolled_back=known) as stream, pytest.raises(StreamRestart):
         read_all(stream, arena_bytes=2_000)
+    with streaming(binlog, arena_bytes=2_000, rolled_back=known) as stream:
+        assert len(lines(read_all(stream, arena_bytes=2_000))) == 1
+
+
+def test_a_stream_is_not_opened_for_the_same_rollback_again_and_again() -> None:
+    class Forgetful(RolledBack):
+        def following(self, ts: Ts, ordinal: int) -> Range:
+            return NOTHING
+
+    binlog, known = rolled_back(*([A] * 100), "ROLLBACK"), Forgetful()
+    for error in (StreamRestart, SourceError):
+        with streaming(binlog, arena_bytes=2_000, rolled_back=known) as stream, pytest.raises(error):
+            read_all(stream, arena_bytes=2_000)
 
 
 def test_a_transaction_that_the_server_did_not_live_to_finish_leaves_nothing() -> None:
