@@ -4,7 +4,7 @@ Everything named ``...Task`` or ``...Result`` is a frozen, picklable value of pl
 JVM. Positions (``Ts``) bound half-open ranges ``(from_ts, to_ts]``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -257,8 +257,11 @@ class Sink(Protocol):
         """
         ...
 
-    def write(self, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
-        """Called on executors: write one task's changes; commit too where the sink does both in one step."""
+    def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+        """Called on executors: write one task's changes; commit too where the sink does both in one step.
+
+        ``changes`` are read from the log, and may be read again.
+        """
         ...
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:

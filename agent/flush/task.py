@@ -5,7 +5,7 @@ that the other tasks of the job keep what they have done; a bug raises and fails
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ def run_flush(task: FlushTask) -> FlushResult:
     """Write one task's changes to the sink; see ``FlushResult`` for what is left to ``Sink.commit``."""
     try:
         sink = open_sink(task.sink_uri, changefeed=task.changefeed, mode=task.sink_mode)
-        written = sink.write(task, read_changes(task))
+        written = sink.write(task, _Log(task))
         failpoints.reach(Point.FLUSH_WRITTEN)
         return written
     except WeirError as error:
@@ -47,6 +47,16 @@ def run_flush(task: FlushTask) -> FlushResult:
         )
     finally:
         pa.default_memory_pool().release_unused()  # workers live on, and a backlog's peak should not
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What ``task`` is to write, as often as it is asked for."""
+
+    task: FlushTask
+
+    def __iter__(self) -> Iterator[Changes]:
+        return read_changes(self.task)
 
 
 def read_changes(task: FlushTask) -> Iterator[Changes]:

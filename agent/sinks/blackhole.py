@@ -4,7 +4,7 @@ It records nothing, so ``recorded_ts`` is None ("no record": the span's checkpoi
 ``from_ts`` is accepted, and a change that is delivered twice is dropped twice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ class BlackholeSink:
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         """There is nothing to change."""
 
-    def write(self, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
+    def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         rows, bytes_, commit_time = 0, 0, 0.0
         for part in changes:
             rows += len(part)

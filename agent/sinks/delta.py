@@ -11,7 +11,7 @@ where it was.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
@@ -187,7 +187,7 @@ class DeltaSink:
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         Alterer(self.place, self._owner, self.load).alter(changes)
 
-    def write(self, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
+    def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         place = self.place(task.table.schema_name, task.table.name)
         if task.table.key and not self._is_changelog:
             return delta_merge.write(place, task, changes)
@@ -196,7 +196,7 @@ class DeltaSink:
                 return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
         return self._write_files(place, task, changes)
 
-    def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
+    def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         """Write this task's rows as files for ``commit``; one for each schema that they came under."""
         seen = _Seen()
         parts, files = seen.counted(changes), []
@@ -275,7 +275,7 @@ class _Seen:
     rows: int = 0
     commit_time: float = 0.0
 
-    def counted(self, changes: Iterator[Changes]) -> Iterator[Changes]:
+    def counted(self, changes: Iterable[Changes]) -> Iterator[Changes]:
         for part in changes:
             if len(part):
                 self.rows += len(part)

@@ -11,7 +11,7 @@ holds from ``TableRecord.consistent_ts`` on; before it, and whenever a changefee
 the sink has, so it is merged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,14 +20,23 @@ from deltalake import DeltaTable, Schema, WriterProperties
 
 from agent.changes import NetChanges, net_changes
 from agent.ports import Changes, FlushResult, FlushTask
-from agent.sinks import delta_commit, delta_files, delta_log, delta_schema, delta_table, delta_truncate, delta_upsert
+from agent.sinks import (
+    delta_commit,
+    delta_files,
+    delta_inserts,
+    delta_log,
+    delta_schema,
+    delta_table,
+    delta_truncate,
+    delta_upsert,
+)
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_table import TablePlace
 
 _GONE = "gone"
 
 
-def write(place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> FlushResult:
+def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
     """Bring the table from ``task.from_ts`` to ``task.to_ts``.
 
     :raises SinkFencedError: it does not stand at ``from_ts``.
@@ -36,6 +45,8 @@ def write(place: TablePlace, task: FlushTask, changes: Iterator[Changes]) -> Flu
     with delta_log.borrowed(place) as log:
         if delta_table.is_written(log or place.opened(), task):
             return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+        if (inserted := delta_inserts.write(place, task, changes)) is not None:
+            return inserted
         parts = list(changes)
         net = net_changes(parts, key=task.table.key)
         committed = False

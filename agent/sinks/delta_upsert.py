@@ -54,8 +54,13 @@ class _Thinned:
         return int(self.file.add["size"]) < _SMALL_BYTES
 
     @property
+    def is_empty(self) -> bool:
+        return len(self.gone) == self.rows
+
+    @property
     def is_worn(self) -> bool:
-        return len(self.gone) > min(self.rows * _GONE_SHARE, _GONE_MAX)
+        """Small ones go on until there are many."""
+        return not self.is_small and len(self.gone) > min(self.rows * _GONE_SHARE, _GONE_MAX)
 
 
 def can_apply(log: TableLog, net: NetChanges) -> bool:
@@ -101,9 +106,9 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
     contents: list[Iterator[pa.Table]] = [chain(*(_rest(place, item, schema) for item in merged), new)]
     contents += [_rest(place, item, schema) for item in worn]
     files = [_written(place, task, schema, tables) for tables in contents]
-    actions = [action for item in merged for action in (item.file.remove(),)]
+    actions = [item.file.remove() for item in merged]
     for item in touched:
-        actions += [item.file.remove(), *([] if item in worn else [_thinner(item)])]
+        actions += [item.file.remove(), *([] if item in worn or item.is_empty else [_thinner(item)])]
     delta_commit.append_to(log, [file for file in files if file is not None], [task], actions)
     return True
 

@@ -144,12 +144,20 @@ def _some_changes(chance: random.Random, expected: dict[int, tuple[Any, ...]], s
     yield update(free, "moved", "m", before=(moved, None, None), before_kind=BEFORE_KEY)
 
 
-def test_a_file_that_has_lost_much_is_written_anew(sink: DeltaSink) -> None:
+def test_a_file_that_has_lost_much_is_written_anew(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", 0)
     for step in range(5):
         flush(sink, task(sink, 100 + step, 101 + step), changes([gone(at) for at in range(60 * step, 60 * step + 60)]))
     assert vectors(sink) < 2
     assert len(DeltaTable(location(sink)).file_uris()) == 1
     assert sorted(rows(sink)) == list(range(300, 1_000))
+
+
+def test_a_file_that_has_lost_all_goes(sink: DeltaSink) -> None:
+    flush(sink, task(sink, 100, 110), changes([insert(5_000, "n", "n")]))
+    flush(sink, task(sink, 110, 120), changes([update(5_000, "m", "m")]))
+    assert len(DeltaTable(location(sink)).file_uris()) == 2
+    assert rows(sink)[5_000] == ("m", "m")
 
 
 def test_a_truncate_takes_all(sink: DeltaSink) -> None:
