@@ -1,0 +1,25 @@
+"""One transaction of two million rows: the capture's memory holds, and what a savepoint took back leaves nothing.
+
+``python -m benchmarks large-transaction`` does the same with ten million.
+"""
+
+import pytest
+
+from benchmarks import large_transaction
+from benchmarks._bed import bed
+from benchmarks._servers import MariaServer
+from reactor.records import SinkMode
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROWS = 2_000_000
+#: of all Python processes together
+PYTHON_MB_MAX = 700
+
+
+def test_one_transaction_of_two_million_rows() -> None:
+    with bed(MariaServer) as found:
+        for mode in SinkMode:
+            figures = large_transaction.measure(found, mode, ROWS)
+            assert figures[f"{mode.value}_rows_in_delta"] == ROWS
+            assert figures[f"{mode.value}_python_peak_mb"] <= PYTHON_MB_MAX
