@@ -39,9 +39,10 @@ def is_mariadb(server: EmbeddedMariaDB) -> bool:
 class MysqlSession(pymysql.connections.Connection):  # type: ignore[misc] # it has no types
     """Takes some of MariaDB's words, sequences among them."""
 
-    def query(self, sql: str, unbuffered: bool = False) -> int:
-        for pattern, replacement in _WORDS:
-            sql = pattern.sub(replacement, sql)
+    def query(self, sql: str | bytearray, unbuffered: bool = False) -> int:
+        if isinstance(sql, str):  # many rows at once are bytes
+            for pattern, replacement in _WORDS:
+                sql = pattern.sub(replacement, sql)
         return int(super().query(sql, unbuffered))
 
 

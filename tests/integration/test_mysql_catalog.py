@@ -1,4 +1,4 @@
-"""What the catalog of a real MariaDB says of tables is what its table maps say."""
+"""What the catalog of a real server says of tables is what its table maps say."""
 
 from dataclasses import replace
 
@@ -11,8 +11,9 @@ from agent.sources.mysql.connection import connect
 from agent.sources.mysql.table_ids import table_id
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.mysql_events import table_events
+from tests.mysql_server import is_mariadb
 
-ALL_COLUMNS = """
+_COLUMNS = """
  ti tinyint, tiu tinyint unsigned, b1 boolean, si smallint, siu smallint unsigned, mi mediumint,
  miu mediumint unsigned, i int, iu int unsigned, bi bigint, biu bigint unsigned, iz int(6) zerofill,
  de decimal(10,2), deu decimal(38,10) unsigned, de65 decimal(65,30), d0 decimal(5,0), dd decimal,
@@ -20,17 +21,32 @@ ALL_COLUMNS = """
  d date, t0 time, t3 time(3), t6 time(6), dt0 datetime, dt6 datetime(6), ts0 timestamp null, ts6 timestamp(6) null,
  y year, c char(10), c255 char(255), vc varchar(100), vcl varchar(1000), tx text, tt tinytext, mt mediumtext,
  lt longtext, cl char(10) character set latin1, vg varchar(50) character set gbk, u2 varchar(20) character set ucs2,
- u3 varchar(10) character set utf8mb3, uca varchar(9) collate utf8mb4_uca1400_ai_ci, tl text character set latin1,
+ u3 varchar(10) character set utf8mb3, tl text character set latin1,
  bn binary(5), vb varbinary(50), bl blob, tb tinyblob, mb mediumblob, lb longblob, cb char(3) character set binary,
  e enum('a','it''s','ü,'), st set('x','y','z'), el enum('é') character set latin1, j json, g geometry, p point,
- u uuid, i4 inet4, i6 inet6, gs int generated always as (i + 1) stored, gv int generated always as (i + 2) virtual,
- inv int invisible default 5, vz varchar(100) compressed, bz blob compressed, tz text compressed
+ gs int generated always as (i + 1) stored, gv int generated always as (i + 2) virtual,
+ inv int invisible default 5
+"""
+_MARIADB_COLUMNS = """
+ uca varchar(9) collate utf8mb4_uca1400_ai_ci, u uuid, i4 inet4, i6 inet6,
+ vz varchar(100) compressed, bz blob compressed, tz text compressed
+"""
+_MYSQL_COLUMNS = """
+ uca varchar(9) collate utf8mb4_0900_ai_ci, ja varchar(20) collate utf8mb4_ja_0900_as_cs,
+ u16 varchar(5) character set utf16, gb varchar(9) character set gb18030,
+ gm multipolygon, gc geometrycollection, g4 point srid 4326,
+ gj json generated always as (json_object('i', i)) virtual, v vector(3)
 """
 #: the log shows their bytes only
 _ONLY_IN_THE_CATALOG = {"uuid": "binary(16)", "inet4": "binary(4)", "inet6": "binary(16)"}
 
+
+def all_columns(server: EmbeddedMariaDB) -> str:
+    return f"{_COLUMNS}, {_MARIADB_COLUMNS if is_mariadb(server) else _MYSQL_COLUMNS}"
+
+
 _TABLES = {
-    "all_types": f"(id bigint primary key auto_increment, {ALL_COLUMNS})",
+    "all_types": "(id bigint primary key auto_increment, {})",
     "no_key": "(a int, b varchar(5))",
     "composite": "(a int not null, b int not null, c int, primary key (b, a))",
     "first_unique": "(a int not null, b int not null, unique key z (b), unique key a (a))",
@@ -44,46 +60,48 @@ _TABLES = {
 
 
 @pytest.fixture(scope="module")
-def database(mariadb: EmbeddedMariaDB) -> str:
-    mariadb.create_database("catalog_test")
+def database(server: EmbeddedMariaDB) -> str:
+    server.create_database("catalog_test")
     for name, definition in _TABLES.items():
         quoted = name.replace("`", "``")
-        mariadb.execute(f"CREATE TABLE `{quoted}` {definition} CHARACTER SET utf8mb4", database="catalog_test")
+        filled = definition.format(all_columns(server)) if name == "all_types" else definition
+        server.execute(f"CREATE TABLE `{quoted}` {filled} CHARACTER SET utf8mb4", database="catalog_test")
     return "catalog_test"
 
 
-def _declared(mariadb: EmbeddedMariaDB, database: str, name: str) -> TableSchema:
+def _declared(server: EmbeddedMariaDB, database: str, name: str) -> TableSchema:
     quoted = name.replace("`", "``")
-    mariadb.execute(f"INSERT IGNORE INTO `{quoted}` () VALUES ()", database=database)
-    [(schema, _)] = table_events(mariadb, database, name)
+    server.execute(f"INSERT IGNORE INTO `{quoted}` () VALUES ()", database=database)
+    [(schema, _)] = table_events(server, database, name)
     return schema
 
 
 @pytest.mark.parametrize("name", _TABLES)
-def test_the_catalog_and_the_log_agree(mariadb: EmbeddedMariaDB, database: str, name: str) -> None:
-    with connect(mariadb.uri()) as connection:
+def test_the_catalog_and_the_log_agree(server: EmbeddedMariaDB, database: str, name: str) -> None:
+    with connect(server.uri()) as connection:
         [schema] = read_schemas(connection, [(database, name)]).values()
     columns = (replace(c, type_name=_ONLY_IN_THE_CATALOG.get(c.type_name, c.type_name)) for c in schema.columns)
-    assert replace(schema, columns=tuple(columns)) == _declared(mariadb, database, name)
+    assert replace(schema, columns=tuple(columns)) == _declared(server, database, name)
 
 
-def test_uuid_and_addresses_are_known_from_the_catalog(mariadb: EmbeddedMariaDB, database: str) -> None:
-    with connect(mariadb.uri()) as connection:
+def test_uuid_and_addresses_are_known_from_the_catalog(server: EmbeddedMariaDB, database: str) -> None:
+    with connect(server.uri()) as connection:
         [schema] = read_schemas(connection, [(database, "all_types")], zero_dates=ZeroDates.STRING).values()
-    assert {"uuid", "inet4", "inet6"} <= {column.type_name for column in schema.columns}
+    named = {"uuid", "inet4", "inet6"} if is_mariadb(server) else {"vector", "json"}
+    assert named <= {column.type_name for column in schema.columns}
     assert schema.zero_dates is ZeroDates.STRING
 
 
-def test_keys_are_those_that_the_server_goes_by(mariadb: EmbeddedMariaDB, database: str) -> None:
+def test_keys_are_those_that_the_server_goes_by(server: EmbeddedMariaDB, database: str) -> None:
     names = ["no_key", "composite", "first_unique", "nullable_unique", "unique_over_two", "prefix", "unique_prefix"]
-    with connect(mariadb.uri()) as connection:
+    with connect(server.uri()) as connection:
         schemas = read_schemas(connection, [(database, name) for name in names])
     keys = [schemas[table_id(database, name)].key for name in names]
     assert keys == [(), ("a", "b"), ("b",), (), ("b", "c"), ("a",), ()]
 
 
-def test_many_tables_at_once_and_one_that_is_gone(mariadb: EmbeddedMariaDB, database: str) -> None:
-    with connect(mariadb.uri()) as connection:
+def test_many_tables_at_once_and_one_that_is_gone(server: EmbeddedMariaDB, database: str) -> None:
+    with connect(server.uri()) as connection:
         both = [(database, "composite"), ("mysql", "db")]
         assert {schema.qualified_name for schema in read_schemas(connection, both).values()} == {
             "catalog_test.composite",
@@ -94,7 +112,7 @@ def test_many_tables_at_once_and_one_that_is_gone(mariadb: EmbeddedMariaDB, data
             read_schemas(connection, [(database, "composite"), (database, "gone")])
 
 
-def test_names_by_id(mariadb: EmbeddedMariaDB, database: str) -> None:
+def test_names_by_id(server: EmbeddedMariaDB, database: str) -> None:
     known = table_id(database, "composite")
-    with connect(mariadb.uri()) as connection:
+    with connect(server.uri()) as connection:
         assert names_of(connection, {known, 1}) == {known: (database, "composite")}

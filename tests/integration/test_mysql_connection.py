@@ -1,4 +1,4 @@
-"""Connecting to a real MariaDB: passwords, TLS, refusals, and a socket that stands where it should."""
+"""Connecting to real servers: passwords, TLS, refusals, and a socket that stands where it should."""
 
 import datetime
 import ipaddress
@@ -15,20 +15,27 @@ from cryptography.x509.oid import NameOID
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.sources.mysql.connection import connect
+from agent.sources.mysql.consistency import current_place
 from agent.sources.mysql.request import request_binlog
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.binlog_rig import lines, read_until, run, streaming, where
+from tests.mysql_package import why_not
+from tests.mysql_server import EmbeddedMysql, is_mariadb
 
 _COM_QUERY = 3
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedMariaDB, Path]]:
-    """A server with TLS and ed25519 passwords, and its certificate."""
+def secured(
+    flavour: type[EmbeddedMariaDB], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[EmbeddedMariaDB, Path]]:
+    """A server with TLS and passwords of all its kinds, and its certificate."""
     directory = tmp_path_factory.mktemp("tls")
     certificate = make_certificate(directory)
-    settings = {"ssl_cert": str(certificate), "ssl_key": str(directory / "key.pem"), "plugin_load_add": "auth_ed25519"}
-    with EmbeddedMariaDB(directory / "my", unsafe_no_fsync=True, settings=settings) as server:
+    settings = {"ssl_cert": str(certificate), "ssl_key": str(directory / "key.pem")}
+    if flavour is EmbeddedMariaDB:
+        settings["plugin_load_add"] = "auth_ed25519"
+    with flavour(directory / "my", unsafe_no_fsync=True, settings=settings) as server:
         yield server, certificate
 
 
@@ -57,22 +64,22 @@ def make_certificate(directory: Path) -> Path:
     return directory / "cert.pem"
 
 
-def test_values_come_as_text(mariadb: EmbeddedMariaDB) -> None:
-    with connect(mariadb.uri()) as connection:
-        assert connection.is_mariadb
-        assert connection.server_version >= (10, 6)
-        assert not connection.is_tls
+def test_values_come_as_text(server: EmbeddedMariaDB) -> None:
+    with connect(server.uri()) as connection:
+        assert connection.is_mariadb is is_mariadb(server)
+        assert connection.server_version >= ((10, 6) if is_mariadb(server) else (8, 4))
+        assert connection.is_tls is not is_mariadb(server)  # MySQL makes itself a certificate
         assert connection.query("SELECT 1, NULL, 'ä€', CAST('x' AS BINARY), 1.50") == [("1", None, "ä€", "x", "1.50")]
         assert connection.query("SELECT @@time_zone, @@sql_mode, @@autocommit") == [("+00:00", "", "1")]
         connection.execute("SET @a = 1")
         assert connection.query("SELECT @a, CONNECTION_ID()") == [("1", str(connection.thread_id))]
-        with pytest.raises(SourceError, match=r"1146: Table 'no\.such' doesn't exist"):
-            connection.query("SELECT * FROM no.such")
+        with pytest.raises(SourceError, match=r"1146: Table 'mysql\.such' doesn't exist"):
+            connection.query("SELECT * FROM mysql.such")
         assert connection.query("SELECT 2") == [("2",)]
 
 
-def test_the_socket_stands_at_the_answer(mariadb: EmbeddedMariaDB) -> None:
-    with connect(mariadb.uri()) as connection:
+def test_the_socket_stands_at_the_answer(server: EmbeddedMariaDB) -> None:
+    with connect(server.uri()) as connection:
         connection.send_command(_COM_QUERY, b"SELECT 'here'")
         connection.socket.settimeout(10.0)
         answer = connection.socket.recv(4096)
@@ -111,8 +118,11 @@ def test_a_binlog_is_read_over_tls(secured: tuple[EmbeddedMariaDB, Path]) -> Non
 
 def test_passwords_of_each_kind_are_understood(secured: tuple[EmbeddedMariaDB, Path]) -> None:
     server, _ = secured
-    for user, plugin in (("native", "mysql_native_password"), ("modern", "ed25519")):
-        server.execute(f"CREATE USER {user}@'%' IDENTIFIED VIA {plugin} USING PASSWORD('pä§s')")
+    native = {"native": "mysql_native_password", "modern": "ed25519"}
+    sha2 = {"caching": "caching_sha2_password", "older": "sha256_password"}
+    for user, plugin in (native if is_mariadb(server) else sha2).items():
+        how = f"VIA {plugin} USING PASSWORD('pä§s')" if is_mariadb(server) else f"WITH {plugin} BY 'pä§s'"
+        server.execute(f"CREATE USER {user}@'%' IDENTIFIED {how}")
         uri = f"mysql://{user}:p%C3%A4%C2%A7s@127.0.0.1:{server.port}/"
         with connect(uri) as connection:
             assert connection.query("SELECT SUBSTRING_INDEX(USER(), '@', 1)") == [(user,)]
@@ -121,33 +131,82 @@ def test_passwords_of_each_kind_are_understood(secured: tuple[EmbeddedMariaDB, P
 
 
 @pytest.mark.parametrize(
+    ("plugin", "way"),
+    [
+        ("caching_sha2_password", "ssl-mode=disabled"),
+        ("caching_sha2_password", "ssl-mode=required"),
+        ("caching_sha2_password", "socket="),
+        ("sha256_password", "ssl-mode=disabled"),
+        ("sha256_password", "ssl-mode=required"),
+    ],
+)
+def test_a_password_of_mysql_is_given_in_every_way(mysql: EmbeddedMysql, plugin: str, way: str) -> None:
+    """In clear over TLS and the socket, encrypted with the server's key elsewhere, and scrambled when it is known."""
+    user = f"u{abs(hash((plugin, way))) % 10**9}"
+    mysql.execute(f"CREATE USER {user}@'%' IDENTIFIED WITH {plugin} BY 'a long one, and a comma'")
+    way += mysql.socket if way.endswith("=") else ""
+    uri = f"mysql://{user}:a%20long%20one%2C%20and%20a%20comma@127.0.0.1:{mysql.port}/?{way}"
+    for _ in range(2):
+        with connect(uri) as connection:
+            assert connection.query("SELECT 1") == [("1",)]
+    mysql.execute(f"ALTER USER {user}@'%' IDENTIFIED WITH {plugin} BY 'another'")
+    with pytest.raises(SourceAuthError, match=f"refuses user {user} or its password") as found:
+        connect(uri)
+    assert "comma" not in str(found.value)
+
+
+def test_an_account_that_has_to_change_its_password_is_refused(mysql: EmbeddedMysql) -> None:
+    mysql.execute("CREATE USER expired@'%' IDENTIFIED BY 'p' PASSWORD EXPIRE")
+    with pytest.raises(SourceAuthError, match=r"password or account of user expired .* has expired"):
+        connect(f"mysql://expired:p@127.0.0.1:{mysql.port}/")
+    mysql.execute("CREATE USER locked@'%' IDENTIFIED BY 'p' ACCOUNT LOCK")
+    with pytest.raises(SourceAuthError, match="locked"):
+        connect(f"mysql://locked:p@127.0.0.1:{mysql.port}/")
+
+
+def test_a_mysql_without_tls_says_so(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with EmbeddedMysql(tmp_path, unsafe_no_fsync=True, settings={"tls_version": ""}) as server:
+        with pytest.raises(SourceConfigError, match=r"does not speak TLS.*ssl-mode"):
+            connect(server.uri() + "?ssl-mode=required")
+        with connect(server.uri()) as connection:
+            assert not connection.is_tls
+
+
+@pytest.mark.parametrize(
     ("change", "error", "match"),
     [
         (lambda uri: uri + "nowhere", SourceConfigError, "no such database"),
-        (lambda uri: uri + "?ssl-mode=required", SourceConfigError, "does not speak TLS.*ssl-mode"),
         (lambda uri: uri + "?ssl-mode=verify_ca&ssl-ca=/no/file", SourceConfigError, "cannot be read"),
         (lambda uri: uri.replace("127.0.0.1", "no.such.host.invalid"), SourceUnreachableError, "is not known"),
         (lambda uri: uri + "?socket=/no/socket", SourceUnreachableError, "cannot be reached"),
     ],
 )
 def test_refusals_name_cause_and_cure(
-    mariadb: EmbeddedMariaDB, change: Callable[[str], str], error: type[SourceError], match: str
+    server: EmbeddedMariaDB, change: Callable[[str], str], error: type[SourceError], match: str
 ) -> None:
     with pytest.raises(error, match=match) as found:
-        connect(change(mariadb.uri()))
-    assert mariadb.password not in str(found.value)
+        connect(change(server.uri()))
+    assert server.password not in str(found.value)
     assert "\n" not in str(found.value)
 
 
-def test_missing_rights_are_named(mariadb: EmbeddedMariaDB) -> None:
-    mariadb.execute("CREATE OR REPLACE USER poor@'%' IDENTIFIED BY 'p'")
-    with connect(f"mysql://poor:p@127.0.0.1:{mariadb.port}/") as connection:
-        with pytest.raises(SourceAuthError, match=r"user poor lacks a privilege.*BINLOG MONITOR"):
-            connection.query("SHOW MASTER STATUS")
+def test_missing_rights_are_named(server: EmbeddedMariaDB) -> None:
+    server.execute("CREATE OR REPLACE USER poor@'%' IDENTIFIED BY 'p'")
+    with connect(f"mysql://poor:p@127.0.0.1:{server.port}/") as connection:
+        right = "BINLOG MONITOR" if is_mariadb(server) else "REPLICATION CLIENT"
+        with pytest.raises(SourceAuthError, match=rf"user poor lacks a privilege.*{right}"):
+            current_place(connection)
         with pytest.raises(SourceAuthError, match="user poor lacks a privilege"):
             connection.command(0x15, bytes(18))
         with pytest.raises(SourceAuthError, match="run: GRANT REPLICATION SLAVE"):
-            request_binlog(connection, where(mariadb), server_id=5, by_gtid=False, heartbeat_s=1.0)
+            request_binlog(connection, where(server), server_id=5, by_gtid=False, heartbeat_s=1.0)
+
+
+def test_a_mariadb_without_tls_says_so(mariadb: EmbeddedMariaDB) -> None:
+    with pytest.raises(SourceConfigError, match=r"does not speak TLS.*ssl-mode"):
+        connect(mariadb.uri() + "?ssl-mode=required")
 
 
 def test_who_is_no_database_is_not_waited_for() -> None:
@@ -159,14 +218,14 @@ def test_who_is_no_database_is_not_waited_for() -> None:
         connect(f"mysql://u:p@127.0.0.1:{port}/?connect-timeout=1")
 
 
-def test_a_query_can_be_aborted_and_times_out(mariadb: EmbeddedMariaDB) -> None:
-    with connect(mariadb.uri()) as connection:
+def test_a_query_can_be_aborted_and_times_out(server: EmbeddedMariaDB) -> None:
+    with connect(server.uri()) as connection:
         aborting = threading.Timer(0.2, connection.abort)
         aborting.start()
         with pytest.raises(SourceUnreachableError, match="was lost"):
             connection.query("SELECT SLEEP(60)")
         aborting.join()
-    with connect(mariadb.uri()) as connection:
+    with connect(server.uri()) as connection:
         with pytest.raises(SourceUnreachableError, match="no answer in time"):
             connection.query("SELECT SLEEP(60)", timeout_s=0.2)
         with pytest.raises(SourceUnreachableError):

@@ -1,4 +1,4 @@
-"""Statements as a real MariaDB logs them: what we make of each is what the server then has."""
+"""Statements as a real server logs them: what we make of each is what the server then has."""
 
 from dataclasses import replace
 
@@ -14,48 +14,50 @@ from agent.sources.mysql.table_ids import table_id
 from capture.embedded import EmbeddedMariaDB
 from reactor.records import DdlRecord, SchemaChangeKind, TableRecord
 from tests.integration.binlog_rig import read_until, run, streaming, where
+from tests.mysql_server import is_mariadb
 
+_REPLACED = ["DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)"]
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, a varchar(20), b bigint unsigned, UNIQUE KEY u (b))"
 
 
 @pytest.fixture
-def database(mariadb: EmbeddedMariaDB, request: pytest.FixtureRequest) -> str:
+def database(server: EmbeddedMariaDB, request: pytest.FixtureRequest) -> str:
     name = f"ddl_{abs(hash(request.node.nodeid)) % 10**9}"
-    mariadb.create_database(name)
-    run(mariadb, name, _TABLE)
+    server.create_database(name)
+    run(server, name, _TABLE)
     return name
 
 
-def schema_of(mariadb: EmbeddedMariaDB, database: str, name: str = "t") -> TableSchema:
-    with connect(mariadb.uri()) as connection:
+def schema_of(server: EmbeddedMariaDB, database: str, name: str = "t") -> TableSchema:
+    with connect(server.uri()) as connection:
         return read_schemas(connection, [(database, name)])[table_id(database, name)]
 
 
 class Followed:
     """Statements run on the server, and followed by their words alone."""
 
-    def __init__(self, mariadb: EmbeddedMariaDB, database: str) -> None:
-        self._mariadb = mariadb
+    def __init__(self, server: EmbeddedMariaDB, database: str) -> None:
+        self._server = server
         self._database = database
         number = table_id(database, "t")
         record = TableRecord(table_id=number, schema_name=database, name="t", key=("id",))
-        table = KnownTable(record, schema_of(mariadb, database))
-        self.known = KnownTables([table], zero_dates=ZeroDates.NULL, is_mariadb=True)
-        server = Server(
+        table = KnownTable(record, schema_of(server, database))
+        self.known = KnownTables([table], zero_dates=ZeroDates.NULL, is_mariadb=is_mariadb(server))
+        them = Server(
             wants=lambda schema, _: schema == database,
             takes=lambda table: bool(table.key),
             look=lambda _: None,
             zero_dates=ZeroDates.NULL,
-            is_mariadb=True,
+            is_mariadb=is_mariadb(server),
         )
-        self._interpreter = Interpreter(self.known, server)
+        self._interpreter = Interpreter(self.known, them)
 
     def run(self, *statements: str) -> list[DdlRecord]:
-        begin = where(self._mariadb)
-        run(self._mariadb, self._database, *statements)
+        begin = where(self._server)
+        run(self._server, self._database, *statements)
         found: list[DdlRecord] = []
-        with streaming(self._mariadb, begin, self._database, interpret=self._interpreter.interpret) as stream:
-            for cut in [*read_until(stream, where(self._mariadb)), stream.progress()]:
+        with streaming(self._server, begin, self._database, interpret=self._interpreter.interpret) as stream:
+            for cut in [*read_until(stream, where(self._server)), stream.progress()]:
                 found += cut.ddl
         return found
 
@@ -74,7 +76,8 @@ class Followed:
         "ADD c char(5), ADD v varchar(30), ADD t text, ADD l longtext, ADD m mediumtext, ADD s tinytext",
         "ADD b1 binary(4), ADD b2 varbinary(300), ADD b3 blob, ADD b4 tinyblob, ADD b5 longblob",
         "ADD e enum('x','y','it''s') NOT NULL, ADD s set('a','b','c')",
-        "ADD j json, ADD u uuid",
+        "ADD j json",
+        "ADD u uuid",
         "ADD bo boolean DEFAULT true, ADD f float(30), ADD i integer, ADD dc dec(5), ADD n numeric(6,1)",
         "DROP a, MODIFY b int, ADD a int",
         "CHANGE a `odd ``name` varchar(90) AFTER b, RENAME COLUMN id TO c",
@@ -83,14 +86,16 @@ class Followed:
         "ENGINE=InnoDB, COMMENT='x'",
     ],
 )
-def test_columns_are_what_the_server_has(mariadb: EmbeddedMariaDB, database: str, parts: str) -> None:
-    followed = Followed(mariadb, database)
+def test_columns_are_what_the_server_has(server: EmbeddedMariaDB, database: str, parts: str) -> None:
+    if not is_mariadb(server):
+        parts = parts.replace("uuid", "vector(4)")
+    followed = Followed(server, database)
     followed.run(f"/* a tool's */ ALTER TABLE t {parts}")
-    assert followed.schema() == replace(schema_of(mariadb, database), table_id=table_id(database, "t"))
+    assert followed.schema() == replace(schema_of(server, database), table_id=table_id(database, "t"))
 
 
-def test_tables_come_go_and_change_names(mariadb: EmbeddedMariaDB, database: str) -> None:
-    followed = Followed(mariadb, database)
+def test_tables_come_go_and_change_names(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database)
     found = followed.run(
         "CREATE TABLE u (id int AUTO_INCREMENT PRIMARY KEY, v varchar(10) NOT NULL, KEY k (v)) ENGINE=InnoDB",
         "CREATE TABLE w LIKE t",
@@ -98,18 +103,18 @@ def test_tables_come_go_and_change_names(mariadb: EmbeddedMariaDB, database: str
         "RENAME TABLE t TO t2, u TO t",
         "ALTER TABLE w RENAME TO w2",
         "DROP TABLE w2",
-        "CREATE OR REPLACE TABLE t (id int PRIMARY KEY)",
+        *(["CREATE OR REPLACE TABLE t (id int PRIMARY KEY)"] if is_mariadb(server) else _REPLACED),
     )
     kinds = [[change.kind for change in record.changes] for record in found]
     create, rename, drop = SchemaChangeKind.CREATE, SchemaChangeKind.RENAME, SchemaChangeKind.DROP
     assert kinds[:5] == [[create], [create], [rename, rename], [rename], [drop]]
     assert [kind for kinds_ in kinds[5:] for kind in kinds_] == [drop, create]
     for name in ("t", "t2"):
-        assert followed.schema(name).columns == schema_of(mariadb, database, name).columns
+        assert followed.schema(name).columns == schema_of(server, database, name).columns
 
 
-def test_an_online_schema_change_is_one_alter(mariadb: EmbeddedMariaDB, database: str) -> None:
-    followed = Followed(mariadb, database)
+def test_an_online_schema_change_is_one_alter(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database)
     [record] = followed.run(
         "CREATE TABLE _t_gho LIKE t",
         "ALTER TABLE _t_gho ADD n int NOT NULL DEFAULT 5, CHANGE a c varchar(20)",
@@ -120,4 +125,4 @@ def test_an_online_schema_change_is_one_alter(mariadb: EmbeddedMariaDB, database
     )
     [change] = record.changes
     assert (change.kind, change.renames, change.fills) == (SchemaChangeKind.ALTER, {"c": "a"}, {"n": "5"})
-    assert followed.schema() == schema_of(mariadb, database)
+    assert followed.schema() == schema_of(server, database)

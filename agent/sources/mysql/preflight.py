@@ -139,8 +139,9 @@ def _check_replica(connection: Connection, settings: _Settings) -> None:
     except SourceAuthError:
         return  # a privilege that is not needed otherwise
     if rows:
+        setting = "log_replica_updates" if is_renamed else "log_slave_updates"
         raise SourceConfigError(
-            f"{connection.target} is a replica that does not log what it replicates; set log_slave_updates = ON in its "
+            f"{connection.target} is a replica that does not log what it replicates; set {setting} = ON in its "
             "configuration and restart it, or name the primary instead"
         )
 
