@@ -47,6 +47,7 @@ class Followed:
             wants=lambda schema, _: schema == database,
             takes=lambda table: bool(table.key),
             look=lambda _: None,
+            ignores_rename=lambda name, statement: False,
             zero_dates=ZeroDates.NULL,
             is_mariadb=is_mariadb(server),
         )

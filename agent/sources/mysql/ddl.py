@@ -206,7 +206,7 @@ def _altered(table: Name, editor: TableEditor) -> Altered:
 def _rename_of_unknown(table: Name, parts: str, database: str) -> list[Edit]:
     """A table that is none of ours may become one of ours by its new name."""
     found = re.search(
-        rf"(?:^|,)\s*RENAME\s+(?:(?:TO|AS)\s+|=\s*)?(?!COLUMN\b|INDEX\b|KEY\b)({_TABLE})\s*$", parts, re.I
+        rf"(?:^|,)\s*RENAME\s+(?:(?:TO|AS)\s+|=\s*)?(?!COLUMN\b|INDEX\b|KEY\b)({_TABLE})\s*(?:,|$)", parts, re.I
     )
     return [Renamed(table, _name(found[1], database))] if found else []
 

@@ -4,8 +4,8 @@ The statement says what is done, the server what the columns then are: a definit
 it has the columns that the statement leaves, and the statement's own otherwise, as the server may be further on. What
 cannot be read at all is looked at; a table that is then gone, or as it was, has not changed.
 
-- A table that is created and wanted starts empty. One that gets a wanted name, but was none of ours, has rows that are
-  not in the log: it is left out, with a warning. One of ours goes on whatever its new name.
+- A table that is created and wanted starts empty. One of ours goes on whatever its new name. One that was none of ours
+  and gets a wanted name has rows that are not in the log: reading ends, unless it is gone again or shall be left out.
 - Ids last: a table keeps its id under every name, and a new one of an old name gets another, if that is still in use.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from agent.ddl import KnownTable
+from agent.errors import NEW_SNAPSHOT, SourceConfigError
 from agent.schema import Dialect, TableSchema, ZeroDates
 from agent.sources import comparing
 from agent.sources.comparing import Columns
@@ -34,11 +35,13 @@ _log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class Server:
     """``wants``: whether a new table is, by schema and name; ``takes``: whether it can be replicated. ``look``: a
-    table's definition as it is now, None when it is gone."""
+    table's definition as it is now, None when it is gone. ``ignores_rename``: whether a table that gets this name by
+    this statement shall be left out."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
     look: Callable[[Name], TableSchema | None]
+    ignores_rename: Callable[[Name, str], bool]
     zero_dates: ZeroDates
     is_mariadb: bool
 
@@ -59,6 +62,7 @@ class Interpreter:
     def interpret(self, event: DdlEvent) -> DdlRecord | None:
         """What the statement changes of our tables; None when nothing.
 
+        :raises SourceConfigError: a table has come by its name, with rows that are not in the log.
         :raises SourceError: the server cannot be asked.
         """
         self._before, self._columns, self._vacated = {}, {}, {}
@@ -68,7 +72,7 @@ class Interpreter:
                 self._look_again(name, event)
         else:
             for edit in edits:
-                self._take(edit, event.ts)
+                self._take(edit, event)
         for table in self._vacated.values():
             self._known.put(table)  # its copy did not come: it has only got another name
         changes = tuple(change for number in self._before if (change := self._change(number)) is not None)
@@ -78,17 +82,17 @@ class Interpreter:
         known = {name: table.schema for name, table in self._known.by_name.items() if table.schema is not None}
         return {**{name: shadow.schema for name, shadow in self._shadows.items()}, **known}
 
-    def _take(self, edit: Edit, ts: Ts) -> None:
+    def _take(self, edit: Edit, event: DdlEvent) -> None:
         match edit:
             case Created():
-                self._create(edit, ts)
+                self._create(edit, event.ts)
             case Dropped(table):
                 self._drop(table)
             case DatabaseDropped(name):
                 for table in [table for table in self._known.by_name if table[0] == name]:
                     self._drop(table)
             case Renamed(table, to):
-                self._rename(table, to)
+                self._rename(table, to, event.statement)
             case Altered():
                 self._alter(edit)
 
@@ -130,7 +134,7 @@ class Interpreter:
             self._before.setdefault(table.record.table_id, table)
             self._known.drop(*name)
 
-    def _rename(self, old: Name, new: Name) -> None:
+    def _rename(self, old: Name, new: Name, statement: str) -> None:
         table = self._known.by_name.get(old)
         if table is not None:
             self._before.setdefault(table.record.table_id, table)
@@ -141,10 +145,29 @@ class Interpreter:
                 self._known.put(_moved(table, new))
         elif new in self._vacated and shadows.base_of(old) == new:
             self._replace(old, new)
-        elif old in self._shadows:
-            self._shadows[new] = self._shadows.pop(old)
-        elif self._server.wants(*new):
-            _log.warning("a table has got a wanted name, and is left out: it may have rows", table=".".join(new))
+        else:
+            shadow, base = self._shadows.pop(old, None), shadows.base_of(new)
+            if base is not None and (base in self._known.by_name or base in self._vacated):
+                if shadow is not None:
+                    self._shadows[new] = shadow
+            elif self._server.wants(*new):
+                self._refuse(new, statement)
+
+    def _refuse(self, name: Name, statement: str) -> None:
+        """A table from outside gets a wanted name; without rows or not, nobody can tell here."""
+        table, schema = ".".join(name), self._server.look(name)
+        if schema is None:
+            _log.warning("a table that was renamed is gone again and is left out", table=table)
+            return
+        record = TableRecord(table_id=0, schema_name=name[0], name=name[1], key=schema.key)
+        if self._server.ignores_rename(name, statement) or not self._server.takes(record):
+            _log.warning("a table that was renamed is left out", table=table)
+            return
+        raise SourceConfigError(
+            f"{table} was renamed into the filter, and its rows are not in the log; rename it back and resume, then "
+            "bring them in by CREATE TABLE and INSERT … SELECT; or leave it out by an event filter with "
+            f'ignore-event = ["rename table"]; or, {NEW_SNAPSHOT}'
+        )
 
     def _replace(self, copy: Name, name: Name) -> None:
         """A copy takes its table's place: one alter of the table."""

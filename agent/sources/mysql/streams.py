@@ -5,9 +5,11 @@ server of the position, by GTID at another one (``resume``). A new session ends 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from agent.ddl import known_tables
 from agent.errors import SourceConfigError
+from agent.event_filter import rules_for
 from agent.filters import TableFilter
 from agent.schema import TableSchema, ZeroDates
 from agent.sources.arena import Arena
@@ -23,6 +25,9 @@ from agent.sources.mysql.table_ids import table_id
 from agent.sources.mysql.uri import Target
 from agent.sources.source import Position, Scope, StreamOrder
 from reactor.records import DdlRecord, SinkMode
+
+#: in the words of event filters
+_RENAME: Final = ("rename table",)
 
 
 class MysqlStreams:
@@ -74,6 +79,7 @@ class MysqlStreams:
             wants=TableFilter(config.filter.rules).wants,
             takes=lambda table: is_free or bool(table.key),
             look=self._look,
+            ignores_rename=lambda name, statement: rules_for(config.filter, *name).ignores_ddl(_RENAME, statement),
             zero_dates=ZeroDates(config.zero_dates),
             is_mariadb=is_mariadb,
         )

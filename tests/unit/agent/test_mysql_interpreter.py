@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from agent.ddl import KnownTable
+from agent.errors import SourceConfigError
 from agent.schema import TableSchema, ZeroDates
 from agent.sources.mysql.events import DdlEvent
 from agent.sources.mysql.interpreter import Interpreter, Server
@@ -33,13 +36,14 @@ def known(*tables: str) -> KnownTables:
 class Rig:
     """The tables of database ``d``; ``there``: what the server would show."""
 
-    def __init__(self, *tables: str, takes: bool = True) -> None:
+    def __init__(self, *tables: str, takes: bool = True, ignores_rename: bool = False) -> None:
         self.there: dict[tuple[str, str], TableSchema] = {}
         self.tables = known(*tables)
         server = Server(
             wants=lambda schema, _: schema == "d",
             takes=lambda record: takes or bool(record.key),
             look=self.there.get,
+            ignores_rename=lambda name, statement: ignores_rename and name == ("d", "v") and "RENAME" in statement,
             zero_dates=ZeroDates.NULL,
             is_mariadb=True,
         )
@@ -120,13 +124,44 @@ def test_a_new_table_of_an_old_name_has_another_id() -> None:
     assert created.table.table_id == created.table_id
 
 
-def test_a_table_of_ours_goes_on_outside_and_one_with_rows_does_not_come_in() -> None:
+def test_a_table_of_ours_goes_on_outside() -> None:
     rig = Rig("t")
     [change] = rig.run("RENAME TABLE t TO e.t")
     assert change.table is not None
     assert change.table.schema_name == "e"
-    assert not rig.run("RENAME TABLE e.other TO d.v")
-    assert ("d", "v") not in rig.tables.by_name
+
+
+@pytest.mark.parametrize("statement", ["RENAME TABLE e.other TO d.v", "ALTER TABLE e.other RENAME v, ADD x INT"])
+def test_a_table_that_is_renamed_into_the_filter_is_refused(statement: str) -> None:
+    rig = Rig("t")
+    rig.there["d", "v"] = table("v")
+    with pytest.raises(SourceConfigError, match=r"d\.v was renamed into the filter.*INSERT … SELECT.*ignore-event"):
+        rig.run(statement)
+    rig.there.clear()  # renamed back, and the changefeed resumed
+    assert not rig.run(statement, "RENAME TABLE d.v TO e.other")
+    assert rig.names() == ["t"]
+    [created] = rig.run("CREATE TABLE d.v LIKE d.t")
+    assert created.kind == CREATE
+
+
+def test_a_table_that_is_renamed_into_the_filter_may_be_left_out() -> None:
+    for rig in (Rig("t", ignores_rename=True), Rig("t", takes=False)):
+        rig.there["d", "v"] = replace(table("v"), columns=table("v").columns[1:])
+        assert not rig.run("RENAME TABLE e.other TO d.v")
+        assert rig.names() == ["t"]
+
+
+def test_a_copy_that_does_not_take_its_tables_place_at_once_is_refused() -> None:
+    """Tools that first move the table away, and the copy into its place a moment later."""
+    rig = Rig("t")
+    rig.there["d", "t"] = table("t")
+    assert not rig.run(
+        "CREATE TABLE `_t_gho` LIKE t", "RENAME TABLE e.log TO d._t_ghc", "RENAME TABLE _t_gho TO _t_new"
+    )
+    [moved] = rig.run("RENAME TABLE t TO _t_del")
+    assert moved.kind == RENAME
+    with pytest.raises(SourceConfigError, match="renamed into the filter"):
+        rig.run("RENAME TABLE _t_new TO t")
 
 
 def test_gh_ost() -> None:
