@@ -20,23 +20,26 @@ class Range:
     first: int
     until: int
 
+    def is_in(self, other: "Range") -> bool:
+        return self.ts == other.ts and other.first <= self.first and self.until <= other.until
+
 
 #: of no transaction
 NOTHING = Range(Ts(-1), 0, 0)
 
 
 class RolledBack:
-    """What streams have found and their successors leave out. Ranges of one transaction lie apart from each other: a
-    savepoint that is gone back to goes with everything behind it, later savepoints too."""
+    """What streams have found and their successors leave out. Ranges of one transaction lie apart, or one in the other,
+    as a savepoint that is gone back to goes with later ones: then the outer one counts."""
 
     def __init__(self) -> None:
         self._ranges: list[Range] = []
 
     def add(self, found: Range) -> bool:
         """Whether it is news."""
-        if found in self._ranges:
+        if any(found.is_in(known) for known in self._ranges):
             return False
-        kept = [known for known in self._ranges if known.ts != found.ts or known.first < found.first]
+        kept = [known for known in self._ranges if not known.is_in(found)]
         self._ranges = sorted([*kept, found], key=lambda known: (known.ts, known.first))
         return True
 
