@@ -34,8 +34,9 @@ def bed(tmp_path_factory: pytest.TempPathFactory, trap: Path) -> Iterator[MariaB
     with bed:
         bed.execute("CREATE TABLE thing (id int PRIMARY KEY, a varchar(20), b int, gone text)")
         bed.execute("INSERT INTO thing SELECT id, CONCAT('a', id), k, 'g' FROM sbtest1")
-        bed.create_feed(UPSERT, SinkMode.UPSERT)
-        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
+        config = {"filter": {"rules": ["*.*", "!aside.*"]}}
+        bed.create_feed(UPSERT, SinkMode.UPSERT, config=config)
+        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG, config=config)
         yield bed
 
 
