@@ -105,7 +105,7 @@ class SparkExecutor:
     def _forget_if_dead(self, session: SparkSession) -> None:
         """A JVM that was killed takes its session with it; the next job starts another."""
         with self._lock:
-            if self._session is session and spark_session.forget_dead_session():
+            if self._session is session and spark_session.forget_dead_session(session):
                 _log.warning("spark's JVM has died; the next job starts another", master=self._master)
                 self._session = None
 

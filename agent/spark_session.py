@@ -5,16 +5,21 @@ What a job costs when it has nothing to do is the floor of every flush's latency
 The JVM is a child that reads from a pipe we hold: when this process dies, however it dies, the JVM reads end-of-file
 and exits, and its Python workers with it (held by tests/integration/test_spark.py). Its output goes to
 ``spark-jvm.log`` and ``spark.log`` in the work directory, not to the console.
+
+A process has one driver at most. Several executors in it (embedded captures of one notebook) share the session: the
+first one's settings count, and the last one that closes it ends it.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +28,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from agent.errors import JobError
 from agent.java import find_java
 from agent.patience import Patience
 
@@ -85,15 +91,38 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+@dataclass(slots=True)
+class _Shared:
+    session: SparkSession
+    master: str
+    holders: int = 0
+
+
+_shared: _Shared | None = None
+_sharing = threading.Lock()
+
+
 def open_session(master: str, settings: Mapping[str, str], *, directory: Path) -> SparkSession:
     """The session on ``master``: Spark Connect for ``sc://``, otherwise a driver JVM of our own.
 
     :raises JavaError: this needs a JVM, and there is no Java or one too old.
+    :raises JobError: this process has a session on another master.
     """
-    session = _connect_session(master, settings) if is_connect(master) else _driver_session(master, settings, directory)
-    if not is_local(master):
-        _ship_packages(session)
-    return session
+    global _shared
+    java = None if is_connect(master) else find_java()
+    with _sharing:
+        if _shared is None:
+            opened = _driver_session(master, settings, directory, java) if java else _connect_session(master, settings)
+            if not is_local(master):
+                _ship_packages(opened)
+            _shared = _Shared(opened, master)
+        elif _shared.master != master:
+            raise JobError(
+                f"this process runs Spark on {_shared.master}, and cannot on {master} too; give both captures the same "
+                "spark-master, or a process each"
+            )
+        _shared.holders += 1
+        return _shared.session
 
 
 @contextmanager
@@ -118,24 +147,37 @@ def cancellable(session: SparkSession, master: str, patience: Patience | None) -
 
 
 def close_session(session: SparkSession) -> None:
-    """End the session and, if it is ours, the JVM, which ``SparkSession.stop`` would leave for the next session."""
-    try:
-        session.stop()
-    except Exception as error:  # py4j has one for every way in which a JVM can be gone
-        _log.info("spark's session was gone already", reason=str(error).splitlines()[:1])
-    finally:
+    """Let go of the session. With its last holder it ends, and, if it is ours, the JVM, which ``SparkSession.stop``
+    would leave for the next session."""
+    global _shared
+    with _sharing:
+        if _shared is None or _shared.session is not session:
+            return  # its JVM has died, and whoever saw that first has cleared it away
+        _shared.holders -= 1
+        if _shared.holders:
+            return
+        _shared = None
+        try:
+            session.stop()
+        except Exception as error:  # py4j has one for every way in which a JVM can be gone
+            _log.info("spark's session was gone already", reason=str(error).splitlines()[:1])
+        finally:
+            _end_jvm()
+
+
+def forget_dead_session(session: SparkSession) -> bool:
+    """Whether the session's JVM has died; then nothing of it is left here, and a new session can be opened."""
+    global _shared
+    with _sharing:
+        if _shared is None or _shared.session is not session:
+            return True  # another holder was here first
+        gateway = SparkContext._gateway
+        if gateway is None or gateway.proc.poll() is None:
+            return False
+        _shared = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
         _end_jvm()
-
-
-def forget_dead_session() -> bool:
-    """Whether our JVM has died; then nothing of it is left here, and a new session can be opened."""
-    gateway = SparkContext._gateway
-    if gateway is None or gateway.proc.poll() is None:
-        return False
-    SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = SparkSession._activeSession = None
-    _end_jvm()
-    return True
+        return True
 
 
 def _end_jvm() -> None:
@@ -159,8 +201,7 @@ def _connect_session(master: str, settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _driver_session(master: str, settings: Mapping[str, str], directory: Path) -> SparkSession:
-    java = find_java()
+def _driver_session(master: str, settings: Mapping[str, str], directory: Path, java: Path) -> SparkSession:
     os.environ.setdefault("JAVA_HOME", str(java.resolve().parent.parent))
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run whatever python3 is in PATH
     directory.mkdir(parents=True, exist_ok=True)

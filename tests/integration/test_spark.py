@@ -58,13 +58,27 @@ def test_a_worker_that_dies_fails_the_job_and_not_the_session(spark_executor: Sp
 
 
 def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor) -> None:
-    assert spark_executor.map(double, [1], description="double") == [2]
+    other = SparkExecutor("local[2]")
+    for executor in (spark_executor, other):
+        assert executor.map(double, [1], description="double") == [2]
     [java] = [child for child in psutil.Process().children() if child.name() == "java"]
     java.kill()
     psutil.wait_procs([java], timeout=20)
-    with pytest.raises(JobError):
-        spark_executor.map(double, [1], description="double")
-    assert spark_executor.map(double, [2], description="double") == [4]
+    for executor in (spark_executor, other):
+        with pytest.raises(JobError):
+            executor.map(double, [1], description="double")
+        assert executor.map(double, [2], description="double") == [4]
+    other.stop()
+
+
+def test_executors_of_a_process_share_one_session(spark_executor: SparkExecutor) -> None:
+    assert spark_executor.map(double, [1], description="double") == [2]
+    other, elsewhere = SparkExecutor("local[2]"), SparkExecutor("local[3]")
+    assert other.map(double, [2], description="double") == [4]
+    with pytest.raises(JobError, match=r"runs Spark on local\[2\], and cannot on local\[3\] too; give both"):
+        elsewhere.start()
+    other.stop()
+    assert spark_executor.map(double, [3], description="double") == [6], "the first one still has it"
 
 
 def test_an_empty_job_is_quick(spark_executor: SparkExecutor) -> None:
