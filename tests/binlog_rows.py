@@ -11,15 +11,6 @@ from agent.sources.mysql.binlog_file import open_binlog
 from agent.sources.mysql.table_map import TableMap, parse_table_map
 from capture.embedded.mariadb import EmbeddedMariaDB
 
-_ROWS = frozenset(
-    {
-        *range(wire.WRITE_V1, wire.DELETE_V1 + 1),
-        *range(wire.WRITE_V2, wire.DELETE_V2 + 1),
-        *range(wire.WRITE_COMPRESSED_V1, wire.DELETE_COMPRESSED + 1),
-        wire.PARTIAL_UPDATE,
-    }
-)
-
 
 @dataclass(frozen=True)
 class TableEvents:
@@ -67,6 +58,6 @@ def read_events(server: EmbeddedMariaDB, start: tuple[str, int], table: str) -> 
             is_new = not found or found[-1].schema != table_map.schema
             if table_map.schema.qualified_name == table and is_new:
                 found.append(TableEvents(table_map))
-        elif event.type in _ROWS and names[int.from_bytes(event.body[:6], "little")] == table:
+        elif event.type in wire.ROWS and names[int.from_bytes(event.body[:6], "little")] == table:
             found[-1].events.append(bytes([event.type]) + event.body)
     return found

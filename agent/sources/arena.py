@@ -53,11 +53,15 @@ class Arena:
             rows[: len(self.rows)] = self.rows
             self.rows = rows
 
-    def discard(self, until: int) -> None:
-        """Forget the bytes before ``until``; there are no rows left that point at them."""
+    def make_room(self, until: int) -> int:
+        """Forget the bytes before ``until``, which no row points at, or grow where there are none; returns how many."""
+        if until == 0:
+            self.grow(2 * len(self.data))
+            return 0
         kept = self.filled - until
         self.data[:kept] = self.data[until : self.filled].copy()
         self.filled = kept
+        return until
 
     def take_rest(self, other: "Arena", *, from_byte: int, from_row: int, rows: int) -> None:
         """Go on with what ``other`` holds behind a cut."""

@@ -120,14 +120,9 @@ def test_an_error_in_the_middle_of_a_copy_is_the_servers_own(postgres: EmbeddedP
     with snapshot.session(postgres.uri(database), None) as connection:
         statement = snapshot.copy_statement(broken, WHOLE_TABLE, view).replace('"v"', '1 / "v"')
         connection.start_copy(statement)
-        reader = snapshot._CopyReader(connection, broken)
+        rows = snapshot._CopyRows(connection, broken)
         with pytest.raises(SourceError, match="division by zero"):
-            _exhaust(reader)
-
-
-def _exhaust(reader: snapshot._CopyReader) -> None:
-    while reader.fill():
-        reader.take()
+            list(rows.batches())
 
 
 def test_all_sessions_under_an_exported_snapshot_see_its_moment(postgres: EmbeddedPostgres, database: str) -> None:

@@ -23,14 +23,6 @@ _NAMES: Final[Mapping[int, str]] = {
     if name not in ("HEADER_BYTES", "TRUNCATED") and not name.startswith("FLAG_")
 }
 _MAP_ID_BYTES: Final = 6
-_ROWS: Final = frozenset(
-    {
-        *range(wire.WRITE_V1, wire.DELETE_V1 + 1),
-        *range(wire.WRITE_V2, wire.DELETE_V2 + 1),
-        *range(wire.WRITE_COMPRESSED_V1, wire.DELETE_COMPRESSED + 1),
-        wire.PARTIAL_UPDATE,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +55,7 @@ def _told(file: BinlogFile, event: FileEvent, maps: dict[bytes, TableMap]) -> To
         maps[event.body[:_MAP_ID_BYTES]] = found
         columns = ", ".join(f"{column.name} {column.type_name}".strip() for column in found.schema.columns)
         return ToldEvent(event, name, columns, found.schema.qualified_name)
-    if event.type in _ROWS and (known := maps.get(event.body[:_MAP_ID_BYTES])):
+    if event.type in wire.ROWS and (known := maps.get(event.body[:_MAP_ID_BYTES])):
         return ToldEvent(event, name, table=known.schema.qualified_name, changes=_decoded(known, event))
     return ToldEvent(event, name, _words(file, event))
 

@@ -13,14 +13,13 @@ Three layers: this one moves bytes (off the socket, out of a compressed transact
 ``split`` walks over events, ``rare`` deals with what is not rows.
 """
 
-import contextlib
-import ssl
 import time
 from collections.abc import Callable
 
 from agent.errors import SourceUnreachableError
 from agent.schema import TableSchema
 from agent.sources.arena import Arena, Cut
+from agent.sources.blocks import receive_all
 from agent.sources.kernel import Ints
 from agent.sources.mysql import crc, split, txn
 from agent.sources.mysql.connection import Connection
@@ -236,26 +235,10 @@ class BinlogStream:
         """Bytes put into the arena: what is there, up to a block."""
         view = self._arena.data.data[self._arena.filled : self._arena.filled + _BLOCK_BYTES]
         try:
-            self._socket.settimeout(timeout_s)
-            count = self._socket.recv_into(view)
-        except TimeoutError:
-            return 0
+            count = receive_all(self._socket, view, timeout_s=timeout_s)
         except OSError as error:
             raise self._rare.ended() from error
-        if count == 0:
-            raise self._rare.ended()
-        if self._connection.is_tls:
-            count += self._receive_records(view[count:])
         self._arena.filled += count
-        return count
-
-    def _receive_records(self, view: memoryview) -> int:
-        """TLS gives at most one record (16 KiB) a call: take the others that have come too."""
-        count = 0
-        self._socket.settimeout(0.0)
-        with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError):
-            while count < len(view) and (received := self._socket.recv_into(view[count:])):
-                count += received
         return count
 
     def _split(self) -> None:
@@ -331,14 +314,8 @@ class BinlogStream:
 
     def _make_room(self) -> None:
         """A full arena without a single row to give away: forget what was skipped, or grow for a giant event."""
-        if self._state[txn.ROWS] > 0 or self._has_ddl or not self.is_full:
-            return
-        at = int(self._state[txn.POS])
-        if at > 0:
-            self._arena.discard(at)
-            self._rebase(at)
-        else:
-            self._arena.grow(2 * len(self._arena.data))
+        if self._state[txn.ROWS] == 0 and self.is_full and not self._has_ddl:
+            self._rebase(self._arena.make_room(int(self._state[txn.POS])))
 
     def _rebase(self, cut_at: int) -> None:
         self._state[txn.POS] -= cut_at

@@ -28,6 +28,16 @@ ANNOTATE, CHECKPOINT, MARIADB_GTID, GTID_LIST, START_ENCRYPTION, QUERY_COMPRESSE
 WRITE_COMPRESSED_V1, UPDATE_COMPRESSED_V1, DELETE_COMPRESSED_V1 = 166, 167, 168
 WRITE_COMPRESSED, UPDATE_COMPRESSED, DELETE_COMPRESSED = 169, 170, 171
 
+#: changes of rows
+ROWS: Final = frozenset(
+    {
+        *range(WRITE_V1, DELETE_V1 + 1),
+        *range(WRITE_V2, DELETE_V2 + 1),
+        *range(WRITE_COMPRESSED_V1, DELETE_COMPRESSED + 1),
+        PARTIAL_UPDATE,
+    }
+)
+
 #: Weir's own: a line of the change log that says the table was emptied
 TRUNCATED: Final = 0xFE
 

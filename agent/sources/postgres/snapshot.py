@@ -1,9 +1,7 @@
 """Rows as they stand: COPY in its binary form from a raw socket, through the stream's own kernels, into Arrow batches.
 
-Memory is bounded by one block of bytes and one batch, however large the chunk: a batch ends when it has
-``BATCH_ROWS`` rows or the block is full. Columns of types that have no binary form for us are cast to text by the
-server. Whoever reads decides under which snapshot (``begin``); with the same one, all chunks together are the table at
-one moment.
+Columns of types that have no binary form for us are cast to text by the server. Whoever reads decides under which
+snapshot (``begin``); with the same one, all chunks together are the table at one moment.
 """
 
 from collections.abc import Iterator
@@ -13,8 +11,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from agent.errors import DecodeError, SourceUnreachableError
+from agent.errors import DecodeError
 from agent.schema import TableSchema
+from agent.sources.blocks import RowsReader
 from agent.sources.postgres import columns, locate, types
 from agent.sources.postgres.catalog import rows_of
 from agent.sources.postgres.chunks import WHOLE_TABLE, Chunk
@@ -73,9 +72,7 @@ def copy_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> Iter
         return
     statement = copy_statement(schema, chunk, rows_of(connection, schema))
     connection.start_copy(statement, timeout_s=_READ_TIMEOUT_S)
-    reader = _CopyReader(connection, schema)
-    while reader.fill():
-        yield reader.take()
+    yield from _CopyRows(connection, schema).batches()
 
 
 def copy_statement(schema: TableSchema, chunk: Chunk, rows: str) -> str:
@@ -86,41 +83,16 @@ def copy_statement(schema: TableSchema, chunk: Chunk, rows: str) -> str:
     return f"COPY (SELECT {names} FROM {rows} WHERE {chunk.predicate}) TO STDOUT (FORMAT binary)"
 
 
-class _CopyReader:
-    """A block of bytes that is filled from the socket, and where the values of its rows lie."""
+class _CopyRows(RowsReader):
+    """Where the values of the located rows lie in the block."""
 
     def __init__(self, connection: Connection, schema: TableSchema) -> None:
-        self._connection = connection
-        self._schema = schema
-        self._arrow = types.arrow_schema(schema)
         width = len(schema.columns)
-        self._positions = np.empty((width, min(BATCH_ROWS, max(_POSITIONS_MAX // width, 1))), np.int64)
-        self._block = np.empty(_BLOCK_BYTES, np.uint8)
-        #: bytes in the block; of these, bytes whose rows are located; rows located
-        self._filled = self._located = self._rows = 0
+        rows_max = min(BATCH_ROWS, max(_POSITIONS_MAX // width, 1))
+        super().__init__(connection, schema, types.arrow_schema(schema), rows_max=rows_max, block_bytes=_BLOCK_BYTES)
+        self._target = connection.target
+        self._positions = np.empty((width, rows_max), np.int64)
         self._failure: ErrorFields | None = None
-        self._is_done = False
-
-    def fill(self) -> bool:
-        """Read until a batch is due; False when there is nothing more to take."""
-        while True:
-            self._locate()
-            is_stuck = self._filled == len(self._block) and not self._is_done
-            if self._rows == self._positions.shape[1] or (self._rows and is_stuck):
-                return True
-            if self._is_done:
-                return self._rows > 0
-            if is_stuck:
-                self._block = np.concatenate([self._block, np.empty_like(self._block)])
-            self._receive()
-
-    def take(self) -> pa.RecordBatch:
-        """The located rows as a batch; what was not located moves to the front of the block."""
-        arrays = [self._build(i) for i in range(len(self._schema.columns))]
-        rest = self._filled - self._located
-        self._block[:rest] = self._block[self._located : self._filled].copy()
-        self._filled, self._located, self._rows = rest, 0, 0
-        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
     def _build(self, i: int) -> pa.Array:
         column, rows = self._schema.columns[i], self._rows
@@ -163,21 +135,5 @@ class _CopyReader:
         elif kind == b"Z":
             self._is_done = True
             if self._failure is not None:
-                raise refusal(self._failure, self._connection.target)
+                raise refusal(self._failure, self._target)
         return True
-
-    def _receive(self) -> None:
-        try:
-            count = self._connection.socket.recv_into(self._block[self._filled :].data)
-        except TimeoutError as error:
-            raise SourceUnreachableError(self._lost(f"nothing came for {_READ_TIMEOUT_S:.0f} s")) from error
-        except OSError as error:
-            raise SourceUnreachableError(self._lost("the connection broke")) from error
-        if count == 0:
-            raise SourceUnreachableError(self._lost("the server closed the connection"))
-        self._filled += count
-
-    def _lost(self, reason: str) -> str:
-        return (
-            f"reading {self._schema.qualified_name} from {self._connection.target} ended: {reason}; it is tried again"
-        )
