@@ -12,7 +12,7 @@ class SyncSettings:
     #: ... or when its oldest event has waited so long
     segment_age_s: float = 0.2
     #: buffers that go round between reading and writing: the bound on memory
-    arenas: int = 3
+    arenas: int = 2
     #: how often a quiet stream reports its position to the server and to the log
     progress_s: float = 1.0
     #: no sign of life from the server for so long: the connection is given up

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import Schema
 from deltalake.transaction import AddAction
@@ -24,7 +25,9 @@ from agent.errors import SinkConfigError
 from agent.sinks.delta_table import TablePlace
 
 _ROW_GROUP_ROWS = 131_072
-_ROW_GROUP_BYTES = 32 << 20
+_ROW_GROUP_BYTES = 16 << 20
+_SAMPLE_ROWS = 1_000
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 #: columns that get statistics, as Delta does by default; longer texts than this get none
 _STATS_COLUMNS_MAX = 32
 _STATS_TEXT_MAX = 64
@@ -74,7 +77,13 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
     try:
         with _opened(place, name) as file:
             with pq.ParquetWriter(
-                file, schema, compression="zstd", compression_level=1, metadata_collector=metadata, store_schema=False
+                file,
+                schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=_repetitive(first),
+                metadata_collector=metadata,
+                store_schema=False,
             ) as writer:
                 writer.write_table(first, row_group_size=_ROW_GROUP_ROWS)
                 for table in groups:
@@ -84,6 +93,17 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
         raise SinkConfigError(f"cannot write {name} in {place}: {error.strerror or error}; is it writable?") from error
     stats = _stats(metadata[0], schema)
     return DataFile(name, metadata[0].num_rows, size, json.dumps(stats), Schema.from_arrow(schema).to_json())
+
+
+def _repetitive(table: pa.Table) -> list[str]:
+    """The columns that a dictionary is good for: it is built in vain where nearly every value is another one."""
+    sample = table.slice(0, _SAMPLE_ROWS)
+    counted = [item.name for item in table.schema if _is_counted(item.type)]
+    return [name for name in counted if 2 * pc.count_distinct(sample.column(name)).as_py() <= sample.num_rows]
+
+
+def _is_counted(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(arrow) or pa.types.is_decimal(arrow) or arrow in _TEXTS)
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -54,6 +54,10 @@ class LiveFile:
         return str(self.add["path"])
 
     @property
+    def size(self) -> int:
+        return int(self.add["size"])
+
+    @property
     def vector(self) -> Action | None:
         """Which of its rows are gone."""
         found = self.add.get("deletionVector")
@@ -66,7 +70,7 @@ class LiveFile:
 
     def remove(self) -> Action:
         told = {"path": self.path, "deletionTimestamp": now_ms(), "dataChange": True, "extendedFileMetadata": True}
-        told |= {"partitionValues": {}, "size": self.add["size"]}
+        told |= {"partitionValues": {}, "size": self.size}
         return {"remove": told | ({} if self.vector is None else {"deletionVector": self.vector})}
 
 

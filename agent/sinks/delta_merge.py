@@ -49,22 +49,24 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
             return inserted
         parts = list(changes)
         net = net_changes(parts, key=task.table.key)
+        rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)
+        source = parts[-1].after.schema if parts else None
+        parts.clear()  # what is written is a copy
         committed = False
-        if log is not None and len(net) and delta_upsert.can_apply(log, net):
+        if log is not None and len(net) and delta_upsert.can_apply(log, net, task):
             committed = delta_commit.on_newest(
                 place, log.refreshed, lambda newest: delta_upsert.apply(newest, place, task, net)
             )
-        elif len(net) or net.is_truncated:
-            source = parts[-1].after.schema
+        elif source is not None and (len(net) or net.is_truncated):
             committed = delta_commit.with_retries(place, lambda table: _apply(table, place, task, net, source))
     return FlushResult(
         task.span,
         task.from_ts,
         task.to_ts,
         committed=committed,
-        rows=sum(len(part) for part in parts),
+        rows=rows,
         bytes=net.upserts.nbytes + net.deletes.nbytes,
-        commit_time=max((part.commit_time for part in parts), default=0.0),
+        commit_time=commit_time,
     )
 
 

@@ -1,4 +1,5 @@
 """Net changes into a Delta table that takes deletion vectors: what they cost follows the changes, not the table.
+Tables of less than a mebibyte are written in the same way, but without vectors.
 
 The rows of the changed keys are looked for in the key columns of the table's files, which are kept in memory (a data
 file never changes). Their places go into the files' vectors and the new rows into a file of their own, in one commit
@@ -51,7 +52,7 @@ class _Thinned:
 
     @property
     def is_small(self) -> bool:
-        return int(self.file.add["size"]) < _SMALL_BYTES
+        return self.file.size < _SMALL_BYTES
 
     @property
     def is_empty(self) -> bool:
@@ -63,9 +64,11 @@ class _Thinned:
         return not self.is_small and len(self.gone) > min(self.rows * _GONE_SHARE, _GONE_MAX)
 
 
-def can_apply(log: TableLog, net: NetChanges) -> bool:
-    """Whether only keys have to be known of the stored rows, and the table's columns and files are as we write them."""
-    if not log.takes_vectors or net.is_truncated or net.kept:
+def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
+    """Whether only keys have to be known of the stored rows, the table's columns and files are as we write them, and
+    its files can be left as they are, or are as soon written anew."""
+    is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
+    if not (log.takes_vectors or is_small or _is_new(net, task)) or net.is_truncated or net.kept:
         return False
     upserts = delta_schema.delta_table(net.upserts).schema
     stored = _stored_schema(log)
@@ -73,6 +76,11 @@ def can_apply(log: TableLog, net: NetChanges) -> bool:
         stored.field(item.name).type == item.type for item in upserts
     )
     return (is_same or not net.upserts.num_rows) and all(_is_ours(file) for file in log.files.values())
+
+
+def _is_new(net: NetChanges, task: FlushTask) -> bool:
+    """The source itself says that the table has none of these keys (see ``delta_merge``)."""
+    return net.is_insert_only and task.from_ts >= task.table.consistent_ts
 
 
 def _is_ours(file: LiveFile) -> bool:
@@ -99,6 +107,8 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
         return False
     small = [item for item in thinned if item.is_small]
     merged = small if len(small) > _SMALL_MAX else []
+    if not log.takes_vectors:
+        merged = [item for item in thinned if item.is_touched or item in merged]
     touched = [item for item in thinned if item.is_touched and item not in merged]
     worn = [item for item in touched if item.is_worn]
     schema = _stored_schema(log)
@@ -114,13 +124,13 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
 
 
 def _changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Table:
-    """Keys that may be stored: none of what the source itself says is new (see ``delta_merge``)."""
+    """Keys that may be stored."""
     key = list(task.table.key)
     deletes = delta_schema.delta_table(net.deletes)
     parts = [upserts.select(key)] if upserts.num_rows else []
     parts += [deletes.select(key)] if deletes.num_rows else []
     keys = pa.concat_tables(parts).combine_chunks()
-    return keys.slice(0, 0) if net.is_insert_only and task.from_ts >= task.table.consistent_ts else keys
+    return keys.slice(0, 0) if _is_new(net, task) else keys
 
 
 def _thinned(place: TablePlace, file: LiveFile, wanted: pa.Table) -> _Thinned:
@@ -181,25 +191,26 @@ def _path(place: TablePlace, file: LiveFile) -> str:
 
 
 class _KeyColumns:
-    """Key columns by file, the latest used ones."""
+    """Key columns by file, the latest used ones. A file of another table at the same place is another one."""
 
     def __init__(self) -> None:
-        self._columns: OrderedDict[tuple[str, pa.Schema], pa.Table] = OrderedDict()
+        self._columns: OrderedDict[object, pa.Table] = OrderedDict()
         self._bytes = 0
 
     def get(self, path: str, schema: pa.Schema) -> pa.Table:
-        place = (path, schema)
-        found = self._columns.pop(place, None)
-        if found is None:
+        found = os.stat(path)
+        place = (path, found.st_ino, found.st_mtime_ns, found.st_size, schema)
+        columns = self._columns.pop(place, None)
+        if columns is None:
             with pq.ParquetFile(path) as parquet:
                 stored = parquet.read(columns=schema.names, use_threads=False)
-            found = pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
-            self._bytes += found.nbytes
-        self._columns[place] = found
+            columns = pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
+            self._bytes += columns.nbytes
+        self._columns[place] = columns
         while self._bytes > _KEYS_BYTES_MAX:
             _, oldest = self._columns.popitem(last=False)
             self._bytes -= oldest.nbytes
-        return found
+        return columns
 
 
 _key_columns = _KeyColumns()

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from agent.errors import SinkConfigError, SinkError, SinkFencedError
 from agent.ports import BEFORE_FULL, BEFORE_KEY, Changes, FlushResult, FlushTask, SegmentRef, StagedFile
-from agent.sinks import delta_files, delta_upkeep, open_sink
+from agent.sinks import delta_files, delta_upkeep, delta_upsert, open_sink
 from agent.sinks.delta import DeltaSink
 from agent.sinks.delta_upkeep import compact_small_files, remove_replaced_files
 from reactor.ids import TableSpan, Ts
@@ -402,7 +402,8 @@ def test_a_missing_table_is_one_line(tmp_path: Path) -> None:
         sink.write(task(sink, 100, 200), iter(()))
 
 
-def test_upkeep_keeps_rows_and_records(tmp_path: Path) -> None:
+def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_upsert, "_SMALL_MAX", 1_000)  # else flushes do it by themselves
     sink = open_sink(f"delta+file://{tmp_path}?retention_seconds=0", changefeed="feed", mode=SinkMode.UPSERT)
     assert isinstance(sink, DeltaSink)
     sink.load(KEYED, table_schema(), ARROW, [])

@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,10 +43,10 @@ def sink(tmp_path: Path) -> DeltaSink:
     return loaded(tmp_path)
 
 
-def loaded(directory: Path) -> DeltaSink:
+def loaded(directory: Path, rows: Sequence[tuple[Any, ...]] = ROWS) -> DeltaSink:
     found = open_sink(f"delta+file://{directory}?deletion_vectors=true", changefeed="feed", mode=SinkMode.UPSERT)
     assert isinstance(found, DeltaSink)
-    staged = found.stage(table_schema(), "0", iter([changes([insert(*row) for row in ROWS]).after]), Ts(100))
+    staged = found.stage(table_schema(), "0", iter([changes([insert(*row) for row in rows]).after]), Ts(100))
     found.load(KEYED, table_schema(), ARROW, staged)
     return found
 
@@ -175,10 +177,34 @@ def test_spans_of_one_table_meet_in_its_log(sink: DeltaSink) -> None:
         assert log is not None
         flush(sink, task(sink, 100, 110), changes([gone(1)]))
         foreign = replace(task(sink, 100, 110), span=other)
-        with pytest.raises(Exception, match="there already"):
+        with pytest.raises(CommitFailedError, match="there already"):
             log.commit("WRITE", [{"txn": {"appId": f"weir/feed/{foreign.span}", "version": 110}}])
         log.refresh()
         assert log.transaction_version(f"weir/feed/{SPAN}") == 110
+
+
+def test_delta_rs_gives_way_to_a_vector_that_came_meanwhile(sink: DeltaSink) -> None:
+    """A compaction or a merge that began before it would bring the rows back."""
+    late = [DeltaTable(location(sink)) for _ in range(2)]
+    flush(sink, task(sink, 100, 110), changes([insert(5_000, "n", "n")]))
+    flush(sink, task(sink, 110, 120), changes([gone(1), gone(5_000)]))
+    with pytest.raises(CommitFailedError):
+        late[0].optimize.z_order(["id"])
+    rest = pa.table({"id": [2], "name": ["late"]})
+    merging = late[1].merge(rest, "t.id = s.id", source_alias="s", target_alias="t")
+    with pytest.raises(CommitFailedError):
+        merging.when_matched_update({"name": "s.name"}).execute()
+    assert rows(sink) == {row[0]: row[1:] for row in ROWS if row[0] != 1}
+
+
+def test_another_file_of_the_same_name_has_its_own_keys(tmp_path: Path) -> None:
+    """A snapshot's files are named by its Ts: so a new one may have the names of the last."""
+    first = loaded(tmp_path / "lake")
+    flush(first, task(first, 100, 110), changes([gone(3)]))
+    shutil.rmtree(tmp_path / "lake")
+    second = loaded(tmp_path / "lake", ROWS[::-1])
+    flush(second, task(second, 100, 110), changes([gone(3)]))
+    assert sorted(rows(second)) == [at for at in range(1_000) if at != 3]
 
 
 def test_a_table_that_was_replaced_is_read_from_its_begin(tmp_path: Path) -> None:
