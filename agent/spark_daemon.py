@@ -14,6 +14,8 @@ empty job. ``gc.freeze`` takes what is loaded out of those rounds, and keeps the
 import gc
 import importlib
 
+from agent import freed_memory
+
 #: In this order: the slow ones that every task needs.
 PRELOADED = (
     "numba",
@@ -33,6 +35,7 @@ PRELOADED = (
 
 def preload() -> None:
     """A module that cannot be imported fails in the task that needs it, where the error has a reader."""
+    freed_memory.give_back()
     for name in PRELOADED:
         try:
             importlib.import_module(name)

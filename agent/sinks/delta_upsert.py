@@ -11,6 +11,7 @@ Whatever needs stored values, or other columns, is for the MERGE of ``delta_merg
 
 import json
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -194,22 +195,27 @@ class _KeyColumns:
     """Key columns by file, the latest used ones. A file of another table at the same place is another one."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._columns: OrderedDict[object, pa.Table] = OrderedDict()
         self._bytes = 0
 
     def get(self, path: str, schema: pa.Schema) -> pa.Table:
         found = os.stat(path)
         place = (path, found.st_ino, found.st_mtime_ns, found.st_size, schema)
-        columns = self._columns.pop(place, None)
-        if columns is None:
-            with pq.ParquetFile(path) as parquet:
-                stored = parquet.read(columns=schema.names, use_threads=False)
-            columns = pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
+        with self._lock:
+            columns = self._columns.get(place)
+            if columns is not None:
+                self._columns.move_to_end(place)
+                return columns
+        with pq.ParquetFile(path) as parquet:
+            stored = parquet.read(columns=schema.names, use_threads=False)
+        columns = pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
+        with self._lock:
+            self._columns[place] = columns
             self._bytes += columns.nbytes
-        self._columns[place] = columns
-        while self._bytes > _KEYS_BYTES_MAX:
-            _, oldest = self._columns.popitem(last=False)
-            self._bytes -= oldest.nbytes
+            while self._bytes > _KEYS_BYTES_MAX:
+                _, oldest = self._columns.popitem(last=False)
+                self._bytes -= oldest.nbytes
         return columns
 
 

@@ -43,8 +43,8 @@ def sink(tmp_path: Path) -> DeltaSink:
     return loaded(tmp_path)
 
 
-def loaded(directory: Path, rows: Sequence[tuple[Any, ...]] = ROWS) -> DeltaSink:
-    found = open_sink(f"delta+file://{directory}?deletion_vectors=true", changefeed="feed", mode=SinkMode.UPSERT)
+def loaded(directory: Path, rows: Sequence[tuple[Any, ...]] = ROWS, *, vectors: str = "true") -> DeltaSink:
+    found = open_sink(f"delta+file://{directory}?deletion_vectors={vectors}", changefeed="feed", mode=SinkMode.UPSERT)
     assert isinstance(found, DeltaSink)
     staged = found.stage(table_schema(), "0", iter([changes([insert(*row) for row in rows]).after]), Ts(100))
     found.load(KEYED, table_schema(), ARROW, staged)
@@ -100,9 +100,14 @@ def test_what_was_not_there_moves_no_record(sink: DeltaSink) -> None:
     assert sink.recorded_ts(KEYED, SPAN) == 100
 
 
-def test_many_flushes_leave_few_files_and_the_right_rows(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside delta-rs's own merges, compactions, checkpoints and vacuums, and with a lost process now and then."""
+@pytest.mark.parametrize(("way", "small_bytes"), [("vectors", 1 << 20), ("small", 1 << 20), ("merged", 0)])
+def test_many_flushes_leave_few_files_and_the_right_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, small_bytes: int
+) -> None:
+    """Each way beside delta-rs's own merges, compactions, checkpoints and vacuums, and after a lost process."""
     monkeypatch.setattr(delta_upsert, "_SMALL_MAX", 5)
+    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", small_bytes)
+    sink = loaded(tmp_path, vectors="true" if way == "vectors" else "false")
     chance, expected, most = random.Random(4), {row[0]: row[1:] for row in ROWS}, 0
     for step in range(120):
         part = list(_some_changes(chance, expected, step))
