@@ -7,12 +7,9 @@ transactions of one row each into a changelog. The peer only reads, from the sam
 import time
 from typing import Any
 
-from pymysqlreplication import BinLogStreamReader
-from pymysqlreplication.row_event import WriteRowsEvent
-
 from benchmarks._bed import Bed, bed
+from benchmarks._binlog import binlog_reader
 from benchmarks._servers import MariaServer
-from capture.embedded.mariadb import USER
 from reactor.records import Mode, SinkMode
 
 ROWS = 2_000_000
@@ -87,17 +84,7 @@ def _peer(found: Bed, place: tuple[str, int]) -> float:
     """Rows a second."""
     server = found.server
     assert isinstance(server, MariaServer)
-    part = server.part
-    reader = BinLogStreamReader(
-        connection_settings={"host": "127.0.0.1", "port": part.port, "user": USER, "password": part.password},
-        server_id=4_000,
-        log_file=place[0],
-        log_pos=place[1],
-        resume_stream=True,
-        only_events=[WriteRowsEvent],
-        is_mariadb=False,
-        freeze_schema=True,
-    )
+    reader = binlog_reader(server, place)
     seen, started = 0, time.monotonic()
     try:
         for event in reader:

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pymysqlreplication import BinLogStreamReader
-from pymysqlreplication.row_event import WriteRowsEvent
 
 from benchmarks._bed import Bed, bed
+from benchmarks._binlog import binlog_reader
 from benchmarks._servers import DATABASE, MariaServer
-from capture.embedded.mariadb import USER
 from reactor.records import SinkMode
 
 SECONDS = 60
@@ -100,22 +99,7 @@ def _reader(found: Bed) -> BinLogStreamReader:
     server = found.server
     assert isinstance(server, MariaServer)
     [[file, position, *_]] = found.execute("SHOW MASTER STATUS")
-    return BinLogStreamReader(
-        connection_settings={
-            "host": "127.0.0.1",
-            "port": server.part.port,
-            "user": USER,
-            "password": server.part.password,
-        },
-        server_id=4_000,
-        log_file=str(file),
-        log_pos=int(str(position)),
-        resume_stream=True,
-        blocking=True,
-        only_events=[WriteRowsEvent],
-        is_mariadb=False,
-        freeze_schema=True,
-    )
+    return binlog_reader(server, (str(file), int(str(position))), blocking=True)
 
 
 def _read_marks(reader: BinLogStreamReader, lags: list[float]) -> None:
