@@ -25,6 +25,8 @@ from reactor.errors import WeirError
 from reactor.records import ChangefeedConfig, FeedState, FilterConfig, Mode, SinkMode, Unit
 
 _POLL_S = 0.02
+#: each look costs the capture some milliseconds, which are not to be measured
+_LOOK_S = 0.1
 _WATCH_S = 0.1
 _TIMEOUT_S = 600.0
 
@@ -125,7 +127,7 @@ class Bed:
                     return feed
             if time.monotonic() > deadline:
                 break
-            time.sleep(_POLL_S)
+            time.sleep(_LOOK_S)
         raise WeirError(f"changefeed {name} did not come as far as it should: {feed.state}, {feed.error}")
 
     @contextmanager
