@@ -1,4 +1,4 @@
-"""The decoder on a real MariaDB: what only it has, what only some settings bring, and the catalog beside it."""
+"""The decoder on real servers: what only one of them has, what only some settings bring, and the catalog beside it."""
 
 import ipaddress
 from dataclasses import replace
@@ -16,14 +16,9 @@ from agent.sources.mysql.decode import decode
 from capture.embedded.mariadb import EmbeddedMariaDB
 from tests import binlog_rows
 from tests.integration.test_mysql_decode_oracle import TYPES
+from tests.mysql_server import is_mariadb
 
 _DATABASE = "decode_values"
-
-
-@pytest.fixture(scope="module")
-def server(mariadb: EmbeddedMariaDB) -> EmbeddedMariaDB:
-    mariadb.create_database(_DATABASE)
-    return mariadb
 
 
 def _catalog_schema(server: EmbeddedMariaDB, table: str) -> TableSchema:
@@ -36,6 +31,7 @@ def _events(
     server: EmbeddedMariaDB, table: str, statements: list[str], select: str
 ) -> tuple[binlog_rows.TableEvents, list[tuple[Any, ...]]]:
     """What the statements left in the log, and what ``select`` shows afterwards."""
+    server.execute(f"CREATE DATABASE IF NOT EXISTS {_DATABASE}")
     start = binlog_rows.position(server)
     with server.connect(_DATABASE) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
@@ -52,8 +48,8 @@ def _columns(changes: Changes) -> list[list[Any]]:
 
 
 def test_every_collation_and_every_byte_is_read_as_the_server_does(server: EmbeddedMariaDB) -> None:
-    applicable = "information_schema.collation_character_set_applicability"
-    for number, charset in server.execute(f"SELECT id, character_set_name FROM {applicable}"):
+    known = "collation_character_set_applicability" if is_mariadb(server) else "collations"
+    for number, charset in server.execute(f"SELECT id, character_set_name FROM information_schema.{known}"):
         assert charsets.charset_of(int(number)) == charset
     for charset, width in server.execute("SELECT character_set_name, maxlen FROM information_schema.character_sets"):
         assert charsets.bytes_per_character(charset) == width
@@ -77,7 +73,7 @@ def test_the_catalog_and_a_table_map_say_the_same_of_all_types(server: EmbeddedM
     assert [after.column("twice")[0].as_py(), after.column("thrice")[0].as_py()] == list(rows[0]) == [14, 21]
 
 
-def test_uuids_and_addresses_are_the_servers_text_under_the_catalogs_names(server: EmbeddedMariaDB) -> None:
+def test_uuids_and_addresses_are_the_servers_text_under_the_catalogs_names(mariadb: EmbeddedMariaDB) -> None:
     values = [
         ("12345678-9abc-1ef0-8234-56789abc0000", "255.1.0.0", "::"),
         ("00000000-0000-0000-0000-000000000000", "0.0.0.0", "2001:db8::1:0:0:1"),
@@ -90,8 +86,8 @@ def test_uuids_and_addresses_are_the_servers_text_under_the_catalogs_names(serve
         f"INSERT INTO named VALUES {inserted}",
         "INSERT INTO named (id) VALUES (9)",
     ]
-    found, rows = _events(server, "named", statements, "SELECT id, u, a, b FROM named ORDER BY id")
-    schema = _catalog_schema(server, "named")
+    found, rows = _events(mariadb, "named", statements, "SELECT id, u, a, b FROM named ORDER BY id")
+    schema = _catalog_schema(mariadb, "named")
     assert [column.type_name for column in schema.columns] == ["int", "uuid", "inet4", "inet6"]
     assert _columns(decode(schema, found.batch())) == [list(row) for row in rows]
 
@@ -163,7 +159,7 @@ def test_an_insert_of_a_minimal_image_is_refused(server: EmbeddedMariaDB) -> Non
         decode(found.schema, found.batch())
 
 
-def test_compressed_and_dynamic_columns_and_a_refused_enum(server: EmbeddedMariaDB) -> None:
+def test_compressed_and_dynamic_columns_and_a_refused_enum(mariadb: EmbeddedMariaDB) -> None:
     statements = [
         "CREATE TABLE odd (id int PRIMARY KEY, t text COMPRESSED CHARACTER SET latin1, v varchar(900) COMPRESSED, "
         "b blob COMPRESSED, d blob, e enum('a'), y year)",
@@ -172,7 +168,7 @@ def test_compressed_and_dynamic_columns_and_a_refused_enum(server: EmbeddedMaria
         "COLUMN_CREATE('k', 1), 'wrong', 0), (2, '', 'x', X'', NULL, 'a', 2155)",
     ]
     select = "SELECT id, CONVERT(t USING utf8mb4), v, b, d, CAST(e AS char), CAST(CAST(y AS char) AS int) FROM odd"
-    found, rows = _events(server, "odd", statements, select)
+    found, rows = _events(mariadb, "odd", statements, select)
     changes = decode(found.schema, found.batch())
     assert _columns(changes) == [list(row) for row in rows]
 

@@ -1,5 +1,6 @@
 """What ``weir log inspect`` shows of a real server's binlog file."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from capture.cli import main
 from capture.embedded import EmbeddedMariaDB
 from capture.inspection import inspect_binlog, is_binlog
-from tests.mysql_server import is_mariadb
+from tests.mysql_server import EmbeddedMysql, is_mariadb
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +58,20 @@ def test_a_file_is_told_by_its_first_bytes(path: str, tmp_path: Path) -> None:
     assert is_binlog(path)
     assert not is_binlog(str(tmp_path / "x"))
     assert not is_binlog("s3://bucket/x")
+
+
+def test_a_compressed_transaction_of_mysql_is_told(mysql: EmbeddedMysql) -> None:
+    mysql.create_database("packed")
+    mysql.execute("CREATE TABLE person (id int PRIMARY KEY, name varchar(200))", database="packed")
+    mysql.execute("FLUSH BINARY LOGS")
+    [[file, *_]] = mysql.execute("SHOW MASTER STATUS")
+    with contextlib.closing(mysql.connect("packed")) as session, session.cursor() as cursor:
+        cursor.execute("SET binlog_transaction_compression = ON")
+        cursor.execute("INSERT INTO person SELECT seq, repeat('x', 190) FROM seq_1_to_100")
+    told = inspect_binlog(str(mysql.data_directory / str(file)), limit=1000)
+    kinds = [one.event for one in told]
+    packed = kinds.index("transaction payload")
+    assert kinds[packed + 1 : packed + 4] == ["query", "table map", "write v2"]
+    assert kinds[-1] == "xid"
+    assert sum(len(one.rows) for one in told) == 100
+    assert {one.position for one in told[packed:]} == {told[packed].position}

@@ -1,6 +1,7 @@
 """A binlog file, event by event: for whoever looks at one (``log inspect``), and for tests.
 
 Not the way of the replication stream, which takes blocks apart with a kernel. Checksums are cut off and not verified.
+Events of a compressed transaction come behind the one that holds them, at its place.
 """
 
 import struct
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.errors import SourceConfigError
-from agent.sources.mysql.wire import FORMAT_DESCRIPTION, HEADER_BYTES
+from agent.sources.mysql.payload import Payload
+from agent.sources.mysql.wire import FORMAT_DESCRIPTION, HEADER_BYTES, TRANSACTION_PAYLOAD
 
 MAGIC: Final = b"\xfebin"
 #: time, type, server id, length, position of the next event, flags
@@ -56,8 +58,26 @@ class BinlogFile:
                     return
                 # A format description has a checksum wherever its server knows of them.
                 checksum = _CHECKSUM_BYTES if self.has_checksums or number == FORMAT_DESCRIPTION else 0
-                yield FileEvent(at, time, number, server_id, flags, body[: len(body) - checksum])
+                event = FileEvent(at, time, number, server_id, flags, body[: len(body) - checksum])
+                yield event
+                if number == TRANSACTION_PAYLOAD:
+                    yield from _inside(event)
                 at += length
+
+
+def _inside(event: FileEvent) -> Iterator[FileEvent]:
+    """What a compressed transaction holds: events without checksums."""
+    payload = Payload(event.body, b"")
+    while header := _take(payload, HEADER_BYTES):
+        time, number, server_id, length, _, flags = _HEADER.unpack(header)
+        yield FileEvent(event.at, time, number, server_id, flags, _take(payload, length - HEADER_BYTES))
+
+
+def _take(payload: Payload, count: int) -> bytes:
+    data, filled = memoryview(bytearray(count)), 0
+    while filled < count and (taken := payload.read_into(data[filled:])):
+        filled += taken
+    return bytes(data[:filled])
 
 
 def open_binlog(path: Path) -> BinlogFile:
