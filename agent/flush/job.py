@@ -7,7 +7,9 @@ there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from time import time
+from time import monotonic, time
+
+import structlog
 
 from agent.flush.plan import FlushPlan, Order, Weights, group_tasks, plan_flush
 from agent.flush.task import run_flushes
@@ -19,6 +21,8 @@ from reactor import failpoints
 from reactor.failpoints import Point
 from reactor.ids import TableSpan, Ts
 from reactor.records import NO_FILTER, FilterConfig, LogHead, RunningError, SinkMode
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +53,22 @@ def flush(
     :raises LogError: the log does not hold what the spans need.
     :raises JobError: the job failed as a whole.
     """
+    began = monotonic()
     plan = _plan(context, positions, limits)
     results: Sequence[FlushResult] = ()
     if plan.tasks:
         tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
         name = f"flush {context.changefeed}: {', '.join(tables)}"
         groups = group_tasks(plan.tasks)
+        planned = monotonic()
         written = context.executor.map(run_flushes, groups, description=name, patience=patience, at_once=at_once)
         failpoints.reach(Point.FLUSH_BEFORE_COMMIT)
+        ran = monotonic()
         tasks = [task for group in groups for task in group]
         results = context.sink.commit(tasks, [result for results in written for result in results])
         failpoints.reach(Point.FLUSH_AFTER_COMMIT)
+        took = {"plan_s": planned - began, "job_s": ran - planned, "commit_s": monotonic() - ran}
+        _log.debug("flush", tasks=len(tasks), **{name: round(seconds, 3) for name, seconds in took.items()})
     return Flushed(tuple(_outcomes(plan, results, limits.head)), plan.is_behind)
 
 
