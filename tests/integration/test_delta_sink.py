@@ -457,7 +457,7 @@ def test_very_many_new_rows_come_part_by_part_and_in_one_commit(tmp_path: Path) 
     assert (result.committed, result.rows) == (True, 1_200)
     table = DeltaTable(sink.place("public", "t").location)
     assert table.version() == before + 1
-    assert len(table.file_uris()) == 1 + 5
+    assert len(table.file_uris()) == 1 + 20
     left = {at: ("u" if at % 10 == 0 else "n") for at in range(1_000) if at % 10 != 5} | {-1: "a"}
     assert dict(rows(sink, "id", "name")) == left
     assert flush(sink, order, *parts).committed
