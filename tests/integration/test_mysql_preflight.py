@@ -131,6 +131,21 @@ def test_what_says_less_is_allowed_and_logged(
     assert f"SET GLOBAL {setting} = 'FULL' mends it" in capsys.readouterr().out
 
 
+def test_parts_of_documents_need_the_documents(server: EmbeddedMariaDB) -> None:
+    if is_mariadb(server):
+        pytest.skip("MariaDB logs documents as texts")
+    server.execute("SET GLOBAL binlog_row_value_options = 'PARTIAL_JSON'")
+    _check(server)
+    server.execute("SET GLOBAL binlog_row_image = 'MINIMAL'")
+    try:
+        with pytest.raises(SourceConfigError, match="what has changed in a JSON document") as caught:
+            _check(server)
+        server.execute(_cure(caught.value))
+        _check(server)
+    finally:
+        server.execute("SET GLOBAL binlog_row_value_options = '', GLOBAL binlog_row_image = 'FULL'")
+
+
 def test_a_server_without_binlog(flavour: type[EmbeddedMariaDB], tmp_path: Path) -> None:
     with (
         flavour(tmp_path, unsafe_no_fsync=True, settings={"skip_log_bin": "1"}) as server,

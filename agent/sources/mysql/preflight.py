@@ -103,6 +103,11 @@ def _check_settings(settings: _Settings) -> None:
         raise SourceConfigError(f"{target} has server_id = 0; run: SET GLOBAL server_id = 1 (or another number)")
     _check_expiry(settings)
     if (image := settings.get("binlog_row_image", "FULL")) != "FULL":
+        if "PARTIAL_JSON" in settings.get("binlog_row_value_options", ""):
+            raise SourceConfigError(
+                f"{target} logs what has changed in a JSON document, and not that (binlog_row_image = {image}); "
+                "run: SET GLOBAL binlog_row_value_options = '' (or binlog_row_image = 'FULL')"
+            )
         _log.warning(
             "updates do not say the values of all columns: changes show the others as unchanged, and snapshots need "
             "exact moments; SET GLOBAL binlog_row_image = 'FULL' mends it",

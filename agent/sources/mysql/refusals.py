@@ -79,6 +79,11 @@ def binlog_refusal(message: str, target: Target) -> SourceError:
         return SourceConfigError(f"{target}: {message}; raise max_allowed_packet there to 1G")
     if "binary log is not open" in lowered or "not enabled" in lowered:
         return SourceConfigError(f"{target} writes no binlog; set log_bin and restart it")
+    if "anonymous transaction" in lowered:
+        return SourceConfigError(
+            f"{target} has gtid_mode = ON, and what comes next in its binlog has no GTID; run: SET GLOBAL gtid_mode = "
+            "ON_PERMISSIVE, and turn it ON again when the changefeed has caught up"
+        )
     if "checksum" in lowered:
         return SourceConfigError(f"{target}: {message}; set binlog_checksum there to CRC32")
     return SourceError(f"{target} cannot send its binlog: {message}")

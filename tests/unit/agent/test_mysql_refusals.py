@@ -51,6 +51,7 @@ def test_refusals_say_cause_and_cure(code: int, message: str, error: type[Source
         ("log event entry exceeded max_allowed_packet; Increase max_allowed_packet on source", SourceConfigError),
         ("Binary log is not open", SourceConfigError),
         ("Replica can not handle replication events with the checksum that source is set to", SourceConfigError),
+        ("Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON, at file ./b.1", SourceConfigError),
         ("A replica with the same server_uuid/server_id as this replica has connected", SlotInUseError),
         ("something new", SourceError),
     ],
