@@ -23,7 +23,7 @@ from capture.life import Base, live
 from capture.logs import configure
 from capture.transport import TcpTransport
 from capture.works import Works
-from reactor import keys
+from reactor import keys, loop
 from reactor.client import Compare, EtcdClient, Target
 from reactor.etcd import connect
 from reactor.ids import CaptureId, TableSpan, Ts
@@ -110,7 +110,7 @@ def main() -> None:
     url, data_dir = sys.argv[1:]
     configure("warning", file=Path(data_dir) / "log")
     collect_seldom()
-    anyio.run(_run, url, Path(data_dir))
+    loop.run(_run, url, Path(data_dir))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import anyio
 
 from capture.embedded import EmbeddedEtcd
-from reactor import keys
+from reactor import keys, loop
 from reactor.client import EtcdClient
 from reactor.effects import Commit, Effect
 from reactor.errors import ReactorFinishedError
@@ -47,7 +47,7 @@ class Counter:
 def run(seconds: float = 5.0) -> dict[str, object]:
     """Both, one after the other, for ``seconds`` each, and an idle worker for as long."""
     with tempfile.TemporaryDirectory() as directory, EmbeddedEtcd(directory, unsafe_no_fsync=True) as etcd:
-        return anyio.run(_run, etcd.url, seconds)
+        return loop.run(_run, etcd.url, seconds)
 
 
 async def _run(url: str, seconds: float) -> dict[str, object]:

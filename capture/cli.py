@@ -99,10 +99,9 @@ def server(
     log_file: Annotated[Path | None, typer.Option(help="Log there instead of to stderr.")] = None,
 ) -> int:
     """Run one capture until SIGTERM or Ctrl-C."""
-    import anyio
-
     from capture import collector, logs, memory
     from capture.config import load_server_settings
+    from reactor import loop
 
     memory.give_back_early()
     from capture.server import leave_threads_behind, serve
@@ -126,7 +125,7 @@ def server(
     from capture.capture import Capture  # takes a second: after what is quickly said
 
     collector.collect_seldom()
-    code = anyio.run(serve, settings, Capture)
+    code = loop.run(serve, settings, Capture)
     leave_threads_behind(code)
     return code
 

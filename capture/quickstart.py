@@ -34,6 +34,7 @@ from capture.pgbench import Pgbench
 from capture.progress import Reporter
 from capture.server import NewMember, running
 from capture.sysbench import Sysbench
+from reactor import loop
 from reactor.errors import NotOwnerError, WeirError
 from reactor.records import ChangefeedConfig, FeedState, FilterConfig, SinkMode, Unit
 
@@ -90,7 +91,7 @@ def run(
         session = Quickstart(
             settings, workload, reporter=reporter, seconds=seconds, scale=scale, rate=rate, new_member=new_member
         )
-        summary = anyio.run(_until_signalled, session.run)
+        summary = loop.run(_until_signalled, session.run)
     if summary is None:
         return 130
     if json:

@@ -27,6 +27,10 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
+    # fewer filters for each call: ``endpoints`` retries, and nothing is too big
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.minimal_stack", 1),
 )
 #: A stream ends when its server loses the cluster's leader, instead of going silent.
 _REQUIRE_LEADER = ("hasleader", "true")

@@ -61,6 +61,8 @@ async def test_files_go_only_while_their_changefeed_is_there(
     staged.write("plan.json", lambda file: None)
 
     class SlowSource:
+        numbers_readers = False
+
         def drop(self) -> None:
             if is_replaced:
                 put(log, name(1, epoch=9))
