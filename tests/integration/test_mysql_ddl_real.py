@@ -95,6 +95,16 @@ def test_columns_are_what_the_server_has(server: EmbeddedMariaDB, database: str,
     assert followed.schema() == replace(schema_of(server, database), table_id=table_id(database, "t"))
 
 
+def test_names_in_double_quotes(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database)
+    followed.run(
+        "SET sql_mode = 'ANSI_QUOTES'",
+        'ALTER TABLE "t" ADD "the ""n""" int DEFAULT 4, RENAME COLUMN "a" TO "c"',
+        'RENAME TABLE "t" TO "u`"',
+    )
+    assert followed.schema("u`").columns == schema_of(server, database, "u`").columns
+
+
 def test_tables_come_go_and_change_names(server: EmbeddedMariaDB, database: str) -> None:
     followed = Followed(server, database)
     found = followed.run(

@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from agent.errors import DecodeError
-from agent.sources.mysql import wire
+from agent.sources.mysql import statements, wire
 from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition
 from reactor.ids import Ts
 
@@ -20,6 +20,7 @@ CHECKSUM_BYTES: Final = 4
 _QUERY: Final = struct.Struct("<IIBHH")
 _TAIL_BYTES: Final = 5  # of a format description: the kind of checksum, and its own
 _TABLE_MAP_HEAD, _ROWS_HEAD = 8, (8, 10)
+_FLAGS_BYTES, _ANSI_QUOTES = 4, 4
 #: fields of a payload event's header
 _PAYLOAD_END, _PAYLOAD_COMPRESSION = 0, 2
 ZSTD, UNCOMPRESSED = 0, 255
@@ -99,9 +100,18 @@ def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
         statement = body[at + name_bytes + 1 :]
         if is_compressed:
             statement = inflate(statement)
-        return Query(body[at : at + name_bytes].decode(), statement.decode(errors="replace"))
+        text = statement.decode(errors="replace")
+        if _sql_mode(body[_QUERY.size : at]) & _ANSI_QUOTES:
+            text = statements.backquoted(text)
+        return Query(body[at : at + name_bytes].decode(), text)
     except (struct.error, zlib.error, IndexError, UnicodeDecodeError) as error:
         raise DecodeError(f"a statement in the binlog cannot be read ({error}); report this") from None
+
+
+def _sql_mode(status: bytes) -> int:
+    """Of the session; it comes first, or behind the session's flags."""
+    at = 1 + _FLAGS_BYTES if status[:1] == b"\0" else 0
+    return int.from_bytes(status[at + 1 : at + 9], "little") if status[at : at + 1] == b"\1" else 0
 
 
 def inflate(data: bytes) -> bytes:

@@ -12,6 +12,10 @@ from typing import Final
 _COMMENT: Final = re.compile(r"\s+|/\*(?!!|M!).*?\*/|(?:--\s|#)[^\n]*(?:\n|$)", re.DOTALL)
 #: what is run on servers of some version only: its inside counts
 _VERSIONED: Final = re.compile(r"/\*M?!\d*(.*?)\*/", re.DOTALL)
+#: texts, names and comments, and names as ANSI_QUOTES has them
+_QUOTED: Final = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|/\*(?!!|M!).*?\*/|(?:--\s|\#)[^\n]*|"((?:[^"]|"")*)\"""", re.DOTALL
+)
 _WORD: Final = re.compile(r"[A-Za-z_]+")
 _NAME: Final = r"(?:`((?:[^`]|``)+)`|([\w$\u0080-\uffff]+))"
 _QUALIFIED: Final = rf"{_NAME}\s*(?:\.\s*{_NAME})?"
@@ -57,6 +61,15 @@ def plain(statement: str) -> str:
     if found := _VERSIONED.match(statement):
         return plain(found[1] + statement[found.end() :])
     return statement
+
+
+def backquoted(statement: str) -> str:
+    """With the names that a session with ANSI_QUOTES puts in double quotes spelt as everybody else's."""
+    return _QUOTED.sub(lambda found: found[0] if found[1] is None else _backquoted_name(found[1]), statement)
+
+
+def _backquoted_name(text: str) -> str:
+    return "`" + text.replace('""', '"').replace("`", "``") + "`"
 
 
 def kind(statement: str) -> Kind:

@@ -48,6 +48,21 @@ def test_a_rotation_is_read_with_and_without_checksum(has_checksum: bool) -> Non
     assert events.parse_rotate(event) == BinlogPosition("binlog.000002", 4)
 
 
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        ("0000000000010400000000000000", 'ALTER TABLE `a ``b` ADD `c"d` text COMMENT \'x "y"\' /* "n" */'),
+        ("010400000000000000", 'ALTER TABLE `a ``b` ADD `c"d` text COMMENT \'x "y"\' /* "n" */'),
+        ("0000000000010000000000000000", None),
+        ("", None),
+    ],
+)
+def test_names_in_double_quotes_are_names_where_the_session_says_so(status: str, text: str | None) -> None:
+    statement = 'ALTER TABLE "a `b" ADD "c""d" text COMMENT \'x "y"\' /* "n" */'
+    head = struct.pack("<IIBHH", 7, 0, 1, 0, len(status) // 2) + bytes.fromhex(status)
+    assert events.parse_query(head + b"d\0" + statement.encode()).statement == (text or statement)
+
+
 def test_statements_of_both_forms_are_read() -> None:
     body = binlog.query("ALTER TABLE t ADD ä INT", "dü")
     assert events.parse_query(body) == events.Query("dü", "ALTER TABLE t ADD ä INT")
