@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError
+from agent.sources.mysql.consistency import settled_place
 from agent.sources.mysql.preflight import check_source
+from agent.sources.mysql.uri import parse_uri
 from agent.sources.source import SourceReport
 from capture.embedded import EmbeddedMariaDB
 from reactor.records import SinkMode
-from tests.mysql_server import is_mariadb
+from tests.mysql_server import EmbeddedMysql, is_mariadb
 
 _TABLES = {
     "orders": "(b int, a int, v text, PRIMARY KEY (b, a))",
@@ -129,6 +131,24 @@ def test_what_says_less_is_allowed_and_logged(
     finally:
         server.execute(f"SET GLOBAL {setting} = '{usual}'")
     assert f"SET GLOBAL {setting} = 'FULL' mends it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "lock",
+    ["RELOAD ON *.*", "FLUSH_TABLES ON *.*", "LOCK TABLES ON *.*", "LOCK TABLES ON shop.*", r"LOCK TABLES ON `sho%`.*"],
+)
+def test_each_way_to_lock_is_known_from_its_grant(mysql: EmbeddedMysql, lock: str) -> None:
+    mysql.execute("CREATE DATABASE IF NOT EXISTS shop")
+    mysql.execute("CREATE TABLE IF NOT EXISTS shop.orders (id int PRIMARY KEY)")
+    user = f"l{abs(hash(lock)) % 10**9}"
+    mysql.execute(f"CREATE USER {user} IDENTIFIED BY 'pw'")
+    mysql.execute(f"GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO {user}")
+    uri = f"mysql://{user}:pw@127.0.0.1:{mysql.port}/"
+    with pytest.raises(SourceAuthError, match="may not hold up commits"):
+        _check(mysql, uri=uri)
+    mysql.execute(f"GRANT {lock} TO {user}")
+    _check(mysql, uri=uri)
+    assert settled_place(parse_uri(uri), [("shop", "orders")])
 
 
 def test_parts_of_documents_need_the_documents(server: EmbeddedMariaDB) -> None:

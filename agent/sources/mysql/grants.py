@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.errors import SourceAuthError
 from agent.sources.mysql.connection import Connection
-from agent.sources.mysql.sql import qualified
+from agent.sources.mysql.sql import literal, qualified
 
 _COM_REGISTER_SLAVE: Final = 0x15
 #: nobody's: it is forgotten with the session
@@ -60,12 +60,14 @@ def check_may_lock(connection: Connection, tables: Sequence[tuple[str, str]]) ->
     [(roles,)] = connection.query("SELECT CURRENT_ROLE()") if connection.server_version >= (8, 0) else [("NONE",)]
     if roles not in ("NONE", None, ""):
         return  # what roles grant is not listed below
-    everywhere = {row[0] for row in connection.query("SELECT privilege_type FROM information_schema.user_privileges")}
-    rows = connection.query(
-        "SELECT table_schema FROM information_schema.schema_privileges WHERE privilege_type = 'LOCK TABLES'"
-    )
-    lockable = {row[0] for row in rows}
-    if not everywhere & {"RELOAD", "LOCK TABLES"} and not all(schema_name in lockable for schema_name, _ in tables):
+    # who may read the schema mysql sees the privileges of others too
+    ours = f"WHERE grantee = {literal(account_of(connection))}"
+    rows = connection.query(f"SELECT privilege_type FROM information_schema.user_privileges {ours}")
+    if {row[0] for row in rows} & {"RELOAD", "FLUSH_TABLES", "LOCK TABLES"}:
+        return
+    granted = f"SELECT 1 FROM information_schema.schema_privileges {ours} AND privilege_type = 'LOCK TABLES'"
+    # of a grant the schema's name is a pattern
+    if not all(connection.query(f"{granted} AND {literal(name)} LIKE table_schema") for name in {t[0] for t in tables}):
         raise no_lock(connection)
 
 
