@@ -211,8 +211,9 @@ class _KeyColumns:
             stored = parquet.read(columns=schema.names, use_threads=False)
         columns = pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
         with self._lock:
-            self._columns[place] = columns
-            self._bytes += columns.nbytes
+            if place not in self._columns:  # another thread may have read it meanwhile
+                self._columns[place] = columns
+                self._bytes += columns.nbytes
             while self._bytes > _KEYS_BYTES_MAX:
                 _, oldest = self._columns.popitem(last=False)
                 self._bytes -= oldest.nbytes
