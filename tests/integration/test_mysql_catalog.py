@@ -1,5 +1,6 @@
 """What the catalog of a real server says of tables is what its table maps say."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from agent.sources.mysql.connection import connect
 from agent.sources.mysql.table_ids import table_id
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.mysql_events import table_events
-from tests.mysql_server import is_mariadb
+from tests.mysql_server import EmbeddedMysql, is_mariadb
 
 _COLUMNS = """
  ti tinyint, tiu tinyint unsigned, b1 boolean, si smallint, siu smallint unsigned, mi mediumint,
@@ -116,3 +117,18 @@ def test_names_by_id(server: EmbeddedMariaDB, database: str) -> None:
     known = table_id(database, "composite")
     with connect(server.uri()) as connection:
         assert names_of(connection, {known, 1}) == {known: (database, "composite")}
+
+
+def test_a_key_that_mysql_made_and_hides_is_seen(mysql: EmbeddedMysql) -> None:
+    mysql.create_database("made_keys")
+    with closing(mysql.connect("made_keys")) as session, session.cursor() as cursor:
+        cursor.execute("SET sql_generate_invisible_primary_key = ON")
+        cursor.execute("CREATE TABLE t (a int)")
+    mysql.execute("SET GLOBAL show_gipk_in_create_table_and_information_schema = OFF")
+    try:
+        with connect(mysql.uri()) as connection:
+            [schema] = read_schemas(connection, [("made_keys", "t")]).values()
+    finally:
+        mysql.execute("SET GLOBAL show_gipk_in_create_table_and_information_schema = ON")
+    assert schema.key == ("my_row_id",)
+    assert schema == _declared(mysql, "made_keys", "t")

@@ -26,6 +26,9 @@ Row = tuple[str | None, ...]
 
 #: What every session is set to, so that values in text form have one spelling only.
 _SESSION: Final = "SET SESSION time_zone = '+00:00', sql_mode = '', autocommit = 1"
+#: MySQL can hide the key that it makes for tables without one, and the binlog has it all the same.
+_SHOW_MADE_KEYS: Final = ", show_gipk_in_create_table_and_information_schema = 1"
+_MADE_KEYS_SINCE: Final = (8, 0, 30)
 _QUERY_TIMEOUT_S = 60.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _TLS_FAILED = 2026
@@ -154,8 +157,9 @@ def connect(source: str | Target) -> Connection:
         raw.close()
         raise
     connection = Connection(core, target)
+    has_made_keys = not connection.is_mariadb and connection.server_version >= _MADE_KEYS_SINCE
     try:
-        connection.execute(_SESSION)
+        connection.execute(_SESSION + _SHOW_MADE_KEYS if has_made_keys else _SESSION)
     except BaseException:
         connection.close()
         raise
