@@ -91,6 +91,8 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
                 if rules:
                     changes = rules.apply(changes)
                 yield keep_span(changes, task.span, key=task.table.key)
+                del changes
+            del batch, wanted  # they are large, and the next ones are to come
 
 
 def _refuse_incomplete_moves(changes: Changes, task: FlushTask) -> None:

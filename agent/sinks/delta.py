@@ -206,10 +206,12 @@ class DeltaSink:
             _refuse_unless_inserts(rest)
             parts = iter(rest)
         for _, group in groupby(parts, lambda part: part.after.schema):
-            tables = (self._rows(part, task) for part in group)
+            tables: Iterator[pa.Table] = (self._rows(part, task) for part in group)
             first = next(tables)
+            schema, tables = first.schema, chain([first], tables)
+            del first
             name = f"changes-{task.from_ts:x}-{task.to_ts:x}-{task.part}-{uuid4().hex[:8]}.parquet"
-            file = delta_files.write_file(place, name, chain([first], tables), first.schema)
+            file = delta_files.write_file(place, name, tables, schema)
             files += [] if file is None else [file]
         return FlushResult(
             task.span,
@@ -281,6 +283,7 @@ class _Seen:
                 self.rows += len(part)
                 self.commit_time = max(self.commit_time, part.commit_time)
                 yield part
+            del part  # it is large, and the next one is to come
 
 
 def _refuse_unless_inserts(parts: Sequence[Changes]) -> None:

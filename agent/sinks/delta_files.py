@@ -86,8 +86,10 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
                 store_schema=False,
             ) as writer:
                 writer.write_table(first, row_group_size=_ROW_GROUP_ROWS)
+                del first  # what is written is not kept while the next is made
                 for table in groups:
                     writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                    del table
             size = file.tell()
     except OSError as error:
         raise SinkConfigError(f"cannot write {name} in {place}: {error.strerror or error}; is it writable?") from error
@@ -114,9 +116,11 @@ def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         if table.num_rows:
             waiting.append(table)
             rows, size = rows + table.num_rows, size + table.nbytes
+        del table
         if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
-            yield pa.concat_tables(waiting)
-            waiting, rows, size = [], 0, 0
+            group, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
+            yield group
+            del group
     if waiting:
         yield pa.concat_tables(waiting)
 
