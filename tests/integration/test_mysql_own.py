@@ -149,6 +149,24 @@ def test_columns_that_mysql_only_has(mysql: EmbeddedMysql, table: str) -> None:
     assert row == {"i": 1, "a": 2, "b": 3, "c": 4, "v": b"\0\0\x80?\0\0\0@", "e": "äb"}
 
 
+def test_what_foreign_keys_do_is_in_the_log(mysql: EmbeddedMysql, table: str) -> None:
+    """Since 9.6: elsewhere nobody tells."""
+    key = f"FOREIGN KEY (parent) REFERENCES {table} (i) ON DELETE CASCADE ON UPDATE CASCADE"
+    run(mysql, _DATABASE, f"CREATE TABLE {table}_child (i int PRIMARY KEY, parent int, {key})")
+    run(
+        mysql,
+        _DATABASE,
+        f"INSERT INTO {table} (i) VALUES (1), (2)",
+        f"INSERT INTO {table}_child VALUES (10, 1), (20, 2)",
+    )
+    cuts = read(mysql, f"DELETE FROM {table} WHERE i = 1", f"UPDATE {table} SET i = 3 WHERE i = 2")
+    child = next(changes for changes in changes_of(cuts) if changes.schema.name == f"{table}_child")
+    assert child.op.tolist() == [DELETE, UPDATE]
+    assert child.before is not None
+    assert child.before.column("i").to_pylist() == [10, 20]
+    assert child.after.column("parent")[1].as_py() == 3
+
+
 @contextmanager
 def _server(directory: Path) -> Iterator[EmbeddedMysql]:
     if reason := why_not():

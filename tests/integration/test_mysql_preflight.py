@@ -151,6 +151,24 @@ def test_each_way_to_lock_is_known_from_its_grant(mysql: EmbeddedMysql, lock: st
     assert settled_place(parse_uri(uri), [("shop", "orders")])
 
 
+def test_cascades_that_no_binlog_tells_are_warned_of(
+    server: EmbeddedMariaDB, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.create_database("family")
+    key = "FOREIGN KEY (parent) REFERENCES parents (id)"
+    for name, end in (("parents", ""), ("kept", f", {key}"), ("cascading", f", {key} ON UPDATE SET NULL")):
+        comment = "COMMENT 'CONSTRAINT FOREIGN KEY ON DELETE CASCADE'"
+        sql = f"CREATE TABLE {name} (id int PRIMARY KEY, parent int {comment}{end})"
+        server.execute(sql, database="family")
+    server.execute("CREATE USER child@'127.0.0.1' IDENTIFIED BY 'pw'")
+    server.execute("GRANT REPLICATION SLAVE, REPLICATION CLIENT, RELOAD ON *.* TO child@'127.0.0.1'")
+    server.execute("GRANT SELECT ON family.* TO child@'127.0.0.1'")
+    report = _check(server, "family.*", uri=f"mysql://child:pw@127.0.0.1:{server.port}/")
+    assert len(report.tables) == 3
+    # MySQL logs them since 9.6
+    assert ("tables=['family.cascading']" in capsys.readouterr().out) is is_mariadb(server)
+
+
 def test_parts_of_documents_need_the_documents(server: EmbeddedMariaDB) -> None:
     if is_mariadb(server):
         pytest.skip("MariaDB logs documents as texts")

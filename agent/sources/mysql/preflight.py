@@ -12,6 +12,7 @@ import structlog
 from agent.errors import SourceAuthError, SourceConfigError, TableIneligibleError
 from agent.filters import TableFilter
 from agent.sources.mysql import grants
+from agent.sources.mysql.cascades import unlogged_cascades
 from agent.sources.mysql.catalog import read_schemas
 from agent.sources.mysql.connection import Connection, connect
 from agent.sources.mysql.dump_plan import needs_exact_rows
@@ -59,6 +60,12 @@ def check_source(
         has_full_images = settings.get("binlog_row_image", "FULL") == "FULL"
         for table in tables:
             _check_table(table, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
+        if cascades := unlogged_cascades(connection, names):
+            _log.warning(
+                "rows that a foreign key deletes or changes (ON DELETE CASCADE and its like) are not in this server's "
+                "binlog, and stay at the sink as they were; have the statements change them, or leave these tables out",
+                tables=cascades,
+            )
         read_schemas(connection, names)
         return SourceReport(read_identity(connection), tuple(table.record for table in tables))
 
