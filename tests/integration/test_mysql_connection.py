@@ -3,9 +3,11 @@
 import datetime
 import ipaddress
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -153,6 +155,22 @@ def test_a_password_of_mysql_is_given_in_every_way(mysql: EmbeddedMysql, plugin:
     with pytest.raises(SourceAuthError, match=f"refuses user {user} or its password") as found:
         connect(uri)
     assert "comma" not in str(found.value)
+
+
+def test_certificates_that_mysql_made_are_trusted_by_every_python(
+    mysql: EmbeddedMysql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = ssl.create_default_context
+
+    def strict(**options: Any) -> ssl.SSLContext:
+        """As it is from Python 3.13 on."""
+        context = usual(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    with connect(mysql.uri() + f"?ssl-mode=verify_ca&ssl-ca={mysql.data_directory / 'ca.pem'}") as connection:
+        assert connection.is_tls
 
 
 def test_an_account_that_has_to_change_its_password_is_refused(mysql: EmbeddedMysql) -> None:
