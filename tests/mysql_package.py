@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir" / "mysql"
@@ -40,12 +41,16 @@ def command() -> list[str | Path]:
 
 def fetch() -> None:
     """:raises OSError, subprocess.CalledProcessError: it cannot be had."""
-    work = CACHE / "new"
-    shutil.rmtree(work, ignore_errors=True)
-    for directory in ("state/lists/partial", "cache/archives/partial", "root"):
-        (work / directory).mkdir(parents=True)
     if not _KEYS.exists():
         raise FileNotFoundError(f"no {_KEYS}: only a Debian with its keys fetches it")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="new-", dir=CACHE) as work:
+        _fetch_into(Path(work))
+
+
+def _fetch_into(work: Path) -> None:
+    for directory in ("state/lists/partial", "cache/archives/partial", "root"):
+        (work / directory).mkdir(parents=True)
     (work / "sources.list").write_text(_SOURCE.format(keys=_KEYS))
     (work / "status").touch()
     _apt(work, "update")
@@ -53,8 +58,8 @@ def fetch() -> None:
     for package in sorted((work / "cache" / "archives").glob("*.deb")):
         if not package.name.startswith(_NOT_NEEDED):
             _run(["dpkg-deb", "--extract", package, work / "root"])
-    (work / "root").rename(ROOT)
-    shutil.rmtree(work)
+    if not ROOT.is_dir():  # of two at once the first counts
+        (work / "root").rename(ROOT)
 
 
 def _apt(work: Path, *arguments: str) -> None:
@@ -65,6 +70,7 @@ def _apt(work: Path, *arguments: str) -> None:
         "Dir::Etc::sourcelist": work / "sources.list",
         "Dir::Etc::sourceparts": "/dev/null",
         "APT::Install-Recommends": "false",
+        "APT::Update::Error-Mode": "any",
         # the cache of root is closed to apt's own user
         "APT::Sandbox::User": "root",
     }
