@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 from agent.errors import DecodeError, SourceConfigError
 from agent.ports import DELETE, INSERT, UPDATE, Changes
 from agent.sources.arena import Cut
+from agent.sources.mysql import consistency
+from agent.sources.mysql.connection import connect
 from agent.sources.mysql.decode import decode
+from agent.sources.mysql.resume import position_at
 from tests.integration.binlog_rig import read_until, run, streaming, where
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
@@ -122,6 +126,33 @@ def test_tagged_gtids(mysql: EmbeddedMysql, table: str, by_gtid: bool) -> None:
     )  # fmt: skip
     assert changes.after.column("i").to_pylist() == [1, 2, 3]
     assert ":mine:" in where(mysql).gtid
+
+
+def test_the_gtids_before_a_place_are_known_from_its_file(
+    mysql: EmbeddedMysql, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consistency, "_EVENTS_AT_ONCE", 7)
+    run(
+        mysql,
+        _DATABASE,
+        "FLUSH BINARY LOGS",
+        "SET gtid_next = 'AUTOMATIC:placed'",
+        f"INSERT INTO {table} (i) VALUES (0)",
+    )
+    places = []
+    for number in range(1, 9):
+        run(
+            mysql,
+            _DATABASE,
+            _PACKED if number % 2 else "SET @nothing = 1",
+            f"INSERT INTO {table} (i) VALUES ({number})",
+        )
+        places.append(where(mysql))
+    assert ":placed:" in places[0].gtid
+    with connect(mysql.uri()) as connection:
+        assert [position_at(connection, place.ts) for place in places] == places
+        lost = consistency.gtid_at(connection, replace(places[0].binlog, file="binlog.900000"))
+        assert lost is None
 
 
 def test_a_table_is_created_with_its_rows_in_one_transaction(mysql: EmbeddedMysql, table: str) -> None:

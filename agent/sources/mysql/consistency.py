@@ -25,6 +25,7 @@ it between binlog and engine; so while one is held, what the binlog has about th
 A lock is waited for ``LOCK_WAIT_S`` at most, because others queue behind whoever waits for one.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ import structlog
 from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError
 from agent.sources.mysql.connection import Connection, connect
 from agent.sources.mysql.grants import no_lock
-from agent.sources.mysql.positions import BinlogPosition, pack, split_file_name
+from agent.sources.mysql.gtid import MysqlGtidSet
+from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition, pack, split_file_name
 from agent.sources.mysql.sql import literal, qualified
 from agent.sources.mysql.uri import Target
 from reactor.ids import Ts
@@ -45,6 +47,9 @@ LOCK_WAIT_S: Final = 10
 _OPENINGS: Final = 10
 _BACKUP_STAGES_SINCE: Final = (10, 4)
 _RENAMED_STATUS_SINCE: Final = (8, 2)
+_EVENTS_AT_ONCE: Final = 10_000
+#: as events are shown: SET @@SESSION.GTID_NEXT= 'uuid:7'
+_GTID_NEXT: Final = re.compile(r"^SET\b.*'(.*)'.*$", re.DOTALL)
 
 #: A snapshot is read to its end, and a reader may wait for its sink; each server knows its own of these.
 _PATIENCE_SQL: Final = "SET SESSION net_write_timeout = 3600, wait_timeout = 86400, innodb_lock_wait_timeout = 50"
@@ -147,9 +152,27 @@ def with_gtid(connection: Connection, place: Place) -> Place:
 
 
 def gtid_at(connection: Connection, binlog: BinlogPosition) -> str | None:
-    """MariaDB: reads the file up to there, which may take a second. None where there is no such place."""
+    """The server reads the file up to there, which may take a second. None where there is no such place."""
+    if not connection.is_mariadb:
+        return _gtid_from_events(connection, binlog)
     [(gtid,)] = connection.query(f"SELECT BINLOG_GTID_POS({literal(binlog.file)}, {binlog.position})")
     return gtid
+
+
+def _gtid_from_events(connection: Connection, binlog: BinlogPosition) -> str | None:
+    """MySQL has no word for it: what the file begins with, and the GTIDs of all that began before the place."""
+    if binlog.file not in {row[0] for row in connection.query("SHOW BINARY LOGS")}:
+        return None
+    found, at = [], FIRST_POSITION
+    while at < binlog.position:
+        rows = connection.query(f"SHOW BINLOG EVENTS IN {literal(binlog.file)} FROM {at} LIMIT {_EVENTS_AT_ONCE}")
+        for _, begin, kind, _, end, info in rows:
+            if int(begin or 0) < binlog.position and (kind == "Previous_gtids" or str(kind).startswith("Gtid")):
+                found.append(_GTID_NEXT.sub(r"\1", info or ""))
+            at = int(end or 0)
+        if len(rows) < _EVENTS_AT_ONCE:
+            break
+    return str(MysqlGtidSet.parse(",".join(found)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,14 @@ def current_position(connection: Connection) -> SourcePosition:
 
 
 def position_at(connection: Connection, ts: Ts) -> SourcePosition:
-    """A place in this server's own binlog that somebody names by Ts, without a GTID set where none is known."""
+    """A place in this server's own binlog that somebody names by Ts, with the GTID set before it: without that nothing
+    could tell another server later which transactions are old."""
     now = current_position(connection)
     _, number, offset = unpack(ts)
     file = BinlogPosition(f"{now.epoch.base}.{number:0{now.digits}d}", max(offset, FIRST_POSITION))
-    gtid = gtid_at(connection, file) if connection.is_mariadb else ""
-    return first_epoch(now.epoch.server, file, gtid or "")
+    if file == now.binlog:
+        return now
+    return first_epoch(now.epoch.server, file, gtid_at(connection, file) or "")
 
 
 def epoch_of(connection: Connection, log: str) -> int:
