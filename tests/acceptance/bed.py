@@ -180,6 +180,15 @@ class Bed:
     def proceed(self, process: Process) -> None:
         os.kill(process.pid, signal.SIGCONT)
 
+    def mend(self) -> None:
+        """Whatever has been done to captures is undone: all of them run, and are members."""
+        for process in self.processes:
+            if process.is_running:
+                self.proceed(process)
+            else:
+                self.start(process)
+        self.wait_for("all captures again", lambda: len(self.captures()) == len(self.processes))
+
     def by_id(self, capture_id: str) -> Process:
         address = next(view.address for view in self.captures() if view.id == capture_id)
         return next(process for process in self.processes if process.address == address)

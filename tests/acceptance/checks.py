@@ -3,6 +3,7 @@
 Both are read by delta-rs, a reader that is not ours.
 """
 
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,16 +13,43 @@ import psycopg
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from tests.acceptance.bed import DATABASE, Bed
+from tests.acceptance.bed import DATABASE, SESSION_TTL_S, Bed, Load
 
 UPSERT, CHANGELOG = "upsert", "changelog"
 FEEDS = (UPSERT, CHANGELOG)
+SERVICE_TIMEOUT_S = SESSION_TTL_S + 5
+CATCH_UP_TIMEOUT_S = 90.0
 
 
 def follows(bed: Bed) -> Callable[[], bool]:
     """Both changefeeds have what was committed before now."""
     ts = bed.last_ts()
     return lambda: all(bed.covers(feed, ts) for feed in FEEDS)
+
+
+def break_under_load(
+    bed: Bed,
+    fault: Callable[[Load], None],
+    *,
+    written: Callable[[], int],
+    warm: int,
+    rate: int = 100,
+    then: Callable[[], None] = lambda: None,
+) -> None:
+    """``fault`` while both changefeeds follow a load, which has grown by ``warm`` before and does so again; ``then`` is
+    done in between, when the service has gone on. In the end everything is there."""
+    with bed.load(rate=rate) as load:
+        before = written()
+        bed.wait_for("the load writes", lambda: written() > before + warm)
+        bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+        fault(load)
+        broken_at = time.monotonic()
+        bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
+        assert time.monotonic() - broken_at < SERVICE_TIMEOUT_S
+        then()
+        after = written()
+        bed.wait_for("the load goes on", lambda: written() > after + warm)
+    bed.wait_for("both changefeeds have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
 
 
 def check_upsert(bed: Bed) -> None:

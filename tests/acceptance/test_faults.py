@@ -13,8 +13,10 @@ from contextlib import closing, contextmanager
 import pytest
 
 from reactor.records import SinkMode
-from tests.acceptance.bed import SESSION_TTL_S, Bed, Load
+from tests.acceptance import checks
+from tests.acceptance.bed import Bed, Load
 from tests.acceptance.checks import (
+    CATCH_UP_TIMEOUT_S,
     CHANGELOG,
     UPSERT,
     check_changelog,
@@ -26,8 +28,6 @@ from tests.acceptance.history import History
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
 
-SERVICE_TIMEOUT_S = SESSION_TTL_S + 5
-CATCH_UP_TIMEOUT_S = 90.0
 WARM_TRANSACTIONS = 200
 LEAVE_TIMEOUT_S = 15
 #: without a fault, a table is between two captures for as long as a flush and two messages take
@@ -46,12 +46,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 def whole_again(bed: Bed) -> Iterator[None]:
     """Whatever a test has broken is mended, so that the next one starts from three captures."""
     yield
-    for process in bed.processes:
-        if process.is_running:
-            bed.proceed(process)
-        else:
-            bed.start(process)
-    bed.wait_for("three captures again", lambda: len(bed.captures()) == len(bed.processes))
+    bed.mend()
 
 
 def test_kill_the_owner(bed: Bed) -> None:
@@ -186,17 +181,6 @@ def resyncs(bed: Bed) -> int:
 
 def break_under_load(bed: Bed, fault: Callable[[Load], None], *, then: Callable[[], None] = lambda: None) -> None:
     """``then`` mends what must be mended by hand, after the service has gone on without it."""
-    with bed.load() as load:
-        written = bed.transactions()
-        bed.wait_for("the load writes", lambda: bed.transactions() > written + WARM_TRANSACTIONS)
-        bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
-        fault(load)
-        broken_at = time.monotonic()
-        bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
-        assert time.monotonic() - broken_at < SERVICE_TIMEOUT_S
-        then()
-        after = bed.transactions()
-        bed.wait_for("the load goes on", lambda: bed.transactions() > after + WARM_TRANSACTIONS)
-    bed.wait_for("both changefeeds have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+    checks.break_under_load(bed, fault, written=bed.transactions, warm=WARM_TRANSACTIONS, then=then)
     check_upsert(bed)
     check_changelog(bed)

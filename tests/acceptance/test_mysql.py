@@ -4,13 +4,13 @@ One bed serves all tests. What the sinks hold is compared with the source three 
 by query against what delta-rs reads, and change by change with what python-mysql-replication counts in the binlog.
 """
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from reactor.records import FeedState, Mode, SinkMode
-from tests.acceptance.bed import SESSION_TTL_S, Load
+from tests.acceptance import checks
+from tests.acceptance.bed import Load
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
 from tests.acceptance.maria_bed import TABLES, MariaBed, is_installed, ts_of
 
@@ -22,8 +22,6 @@ pytestmark = [
     pytest.mark.skipif(not is_installed(), reason="sysbench is not installed (Debian: apt-get install sysbench)"),
 ]
 
-SERVICE_TIMEOUT_S = SESSION_TTL_S + 5
-CATCH_UP_TIMEOUT_S = 90.0
 #: bytes of binlog
 _WARM = 50_000
 
@@ -39,10 +37,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaBed]:
 @pytest.fixture(autouse=True)
 def whole_again(bed: MariaBed) -> Iterator[None]:
     yield
-    for process in bed.processes:
-        if not process.is_running:
-            bed.start(process)
-    bed.wait_for("three captures again", lambda: len(bed.captures()) == len(bed.processes))
+    bed.mend()
 
 
 @pytest.mark.matrix
@@ -114,18 +109,11 @@ def purge(bed: MariaBed) -> bool:
 
 
 def break_under_load(bed: MariaBed, fault: Callable[[Load], None]) -> None:
-    with bed.load(rate=30) as load:
-        written = bed.last_ts()
-        bed.wait_for("the load writes", lambda: bed.last_ts() > written + _WARM)
-        bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
-        fault(load)
-        broken_at = time.monotonic()
-        bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
-        assert time.monotonic() - broken_at < SERVICE_TIMEOUT_S
-        place = bed.place()
-        after_ts = ts_of(place)
-        bed.wait_for("the load goes on", lambda: bed.last_ts() > after_ts + _WARM)
-    bed.wait_for("both changefeeds have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+    places: list[tuple[str, int]] = []
+    checks.break_under_load(
+        bed, fault, written=bed.last_ts, warm=_WARM, rate=30, then=lambda: places.append(bed.place())
+    )
+    [place] = places
     for table in TABLES:
         rows = bed.source_rows(table)
         assert bed.sink_rows(UPSERT, table) == rows, table
@@ -133,4 +121,4 @@ def break_under_load(bed: MariaBed, fault: Callable[[Load], None]) -> None:
     written_since = bed.written(place)
     assert written_since
     for table in TABLES:
-        assert bed.logged(CHANGELOG, table, after_ts=after_ts) == written_since.get(table, {}), table
+        assert bed.logged(CHANGELOG, table, after_ts=ts_of(place)) == written_since.get(table, {}), table
