@@ -7,7 +7,7 @@ that the other tasks of the job keep what they have done; a bug raises and fails
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from reactor.failpoints import Point
 from reactor.records import SinkMode
 
 _TABLES_AT_ONCE = 4
+_PIECE_BYTES = 4 << 20
 
 
 def run_flushes(tasks: Sequence[FlushTask]) -> list[FlushResult]:
@@ -82,17 +83,26 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
     rules = event_filter.rules_for(task.filter, task.table.schema_name, task.table.name)
     for item in task.segments:
         for schema, batch, commit_time in segment.read_batches(item.path, task.table.table_id):
-            wanted = _within(batch, task)
-            if wanted.num_rows:
-                changes = replace(decode(schema, wanted), commit_time=commit_time)
+            for piece in _pieces(_within(batch, task)):
+                changes = replace(decode(schema, piece), commit_time=commit_time)
                 if task.change:
                     changes = conform(changes, task.change, keeps_gone=task.sink_mode is SinkMode.CHANGELOG)
                 _refuse_incomplete_moves(changes, task)
                 if rules:
                     changes = rules.apply(changes)
                 yield keep_span(changes, task.span, key=task.table.key)
-                del changes
-            del batch, wanted  # they are large, and the next ones are to come
+                del changes, piece  # they are large, and the next ones are to come
+            del batch
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Events of some mebibytes at a time: what decoding makes of narrow rows is larger than they are."""
+    offsets = segment.event_offsets(batch)
+    count = max(-(-int(offsets[-1] - offsets[0]) // _PIECE_BYTES), 1)
+    bounds = np.searchsorted(offsets, offsets[0] + _PIECE_BYTES * np.arange(count + 1)).tolist()
+    bounds[-1:] = [batch.num_rows]
+    for first, end in pairwise(dict.fromkeys(bounds)):
+        yield batch.slice(first, end - first)
 
 
 def _refuse_incomplete_moves(changes: Changes, task: FlushTask) -> None:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from agent.errors import LogError
@@ -105,6 +106,13 @@ def read_batches(path: str, table_id: int | None = None) -> Iterator[tuple[Table
             if table_id is None or table == table_id:
                 batch, metadata = _read_batch(reader, index, path)
                 yield _schema(metadata[SCHEMA]), batch, float(metadata[COMMIT_TIME])
+
+
+def event_offsets(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Where in its buffer each event begins, and where the last one ends."""
+    events = batch.column("event")
+    offsets = np.frombuffer(events.buffers()[1], np.int64)
+    return offsets[events.offset : events.offset + len(events) + 1]
 
 
 @lru_cache(maxsize=4096)
