@@ -131,7 +131,7 @@ class TableLog:
     def refresh(self) -> None:
         """Read what has been committed since. A table that is gone, or is another one now, is read from its begin."""
         is_old = time.monotonic() - self._read_s > _KNOWN_S
-        if is_old or self.version < 0 or self._stat() != self._seen:
+        if is_old or not self._seen or self._stat() != self._seen:
             self._forget()
             self._read_checkpoint()
             self._read_s = time.monotonic()

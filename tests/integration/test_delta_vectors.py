@@ -224,6 +224,25 @@ def test_a_table_that_was_replaced_is_read_from_its_begin(tmp_path: Path) -> Non
     assert [rows(second)[at] for at in range(6)] == [("b", "y")] * 5 + [("a", "x")]
 
 
+def test_a_log_of_which_only_a_checkpoint_is_left(tmp_path: Path) -> None:
+    """Nothing tells it from another table's: so it is read anew each time."""
+    sinks = [loaded(tmp_path / name) for name in ("lake", "other")]
+    for sink in sinks:
+        flush(sink, task(sink, 100, 110), changes([gone(1)]))
+        DeltaTable(location(sink)).create_checkpoint()
+        for commit in (Path(location(sink)) / "_delta_log").glob("*.json"):
+            commit.unlink()
+    flush(sinks[1], task(sinks[1], 110, 120), changes([gone(2)]))
+    place = sinks[0].place("public", "t")
+    for name, recorded in (("lake", 110), ("other", 120)):
+        if name == "other":
+            shutil.rmtree(tmp_path / "lake")
+            (tmp_path / "other").rename(tmp_path / "lake")
+        with delta_log.borrowed(place) as log:
+            assert log is not None
+            assert log.transaction_version(f"weir/feed/{SPAN}") == recorded
+
+
 def test_a_table_that_asks_for_more_is_left_to_delta_rs(sink: DeltaSink) -> None:
     DeltaTable(location(sink)).alter.add_constraint({"positive": "id >= 0"})
     with delta_log.borrowed(sink.place("public", "t")) as log:
