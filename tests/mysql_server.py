@@ -49,6 +49,8 @@ class MysqlSession(pymysql.connections.Connection):  # type: ignore[misc] # it h
 class EmbeddedMysql(EmbeddedMariaDB):
     """One MySQL below ``directory``; see ``EmbeddedMariaDB``."""
 
+    name = "MySQL"
+    log_name = "mysql.log"
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "log_bin": "binlog",
