@@ -197,9 +197,11 @@ class TableLog:
             with open(self._path(version), "rb") as file:
                 actions = [json.loads(line) for line in file if line.strip()]
                 self._seen = _identity(os.fstat(file.fileno()))
-                return actions
         except FileNotFoundError:
             return None
+        if not actions:
+            raise ValueError(f"commit {version} is empty")
+        return actions
 
     def _read_checkpoint(self) -> None:
         """A checkpoint in another form than delta-rs's stops us at a version that is not plain: -1."""

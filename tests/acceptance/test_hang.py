@@ -1,6 +1,7 @@
 """A sink that never answers: its changefeed says so and tries again, and the other one on the same capture goes on.
 
-A Delta table hangs whoever opens it while the file that is looked at first is a pipe that nobody writes to.
+A Delta table hangs whoever opens it while the file that is looked at first is a pipe that nobody writes to: delta-rs
+the hint at the last checkpoint, whoever follows the log of the table its next commit.
 """
 
 import os
@@ -33,15 +34,27 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 @contextmanager
 def hung(table: Path) -> Iterator[None]:
     """Whoever opens ``table`` waits until the block ends."""
-    pipe = table / "_delta_log" / "_last_checkpoint"
-    os.mkfifo(pipe)
+    log = table / "_delta_log"
+    (log / "_last_checkpoint").unlink(missing_ok=True)
+    os.mkfifo(log / "_last_checkpoint")
+    pipes = [_pipe_for_next_commit(log), log / "_last_checkpoint"]
     try:
         yield
     finally:
-        away = pipe.rename(table / "_delta_log" / "pipe")
-        with suppress(OSError):  # nobody waits any more
-            os.close(os.open(away, os.O_WRONLY | os.O_NONBLOCK))
-        away.unlink()
+        for pipe in pipes:
+            away = pipe.rename(log / "pipe")
+            with suppress(OSError):  # nobody waits any more
+                os.close(os.open(away, os.O_WRONLY | os.O_NONBLOCK))
+            away.unlink()
+
+
+def _pipe_for_next_commit(log: Path) -> Path:
+    """Commits go on until it is there."""
+    while True:
+        pipe = log / f"{1 + max(int(commit.stem) for commit in log.glob('*.json')):020}.json"
+        with suppress(FileExistsError):
+            os.mkfifo(pipe)
+            return pipe
 
 
 def test_a_sink_that_never_answers_delays_no_other(bed: Bed) -> None:
