@@ -13,9 +13,8 @@ empty job. ``gc.freeze`` takes what is loaded out of those rounds, and keeps the
 
 import gc
 import importlib
-import os
 
-from agent import freed_memory
+from agent import memory
 
 #: In this order: the slow ones that every task needs.
 PRELOADED = (
@@ -36,9 +35,7 @@ PRELOADED = (
 
 def preload() -> None:
     """A module that cannot be imported fails in the task that needs it, where the error has a reader."""
-    freed_memory.give_back()
-    # of Arrow's allocators the one whose peak is lowest here: 40 MB less in each worker that writes
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+    memory.give_back()
     for name in PRELOADED:
         try:
             importlib.import_module(name)

@@ -99,7 +99,8 @@ def server(
     log_file: Annotated[Path | None, typer.Option(help="Log there instead of to stderr.")] = None,
 ) -> int:
     """Run one capture until SIGTERM or Ctrl-C."""
-    from capture import collector, logs, memory
+    from agent import memory
+    from capture import collector, logs
     from capture.config import load_server_settings
     from reactor import loop
 
@@ -146,7 +147,7 @@ def quickstart(
     json: Json = False,
 ) -> int:
     """See it work: an embedded database under load, replicated into Delta tables, compared at the end."""
-    from capture import memory
+    from agent import memory
 
     memory.give_back_early()
     from capture.capture import Capture

@@ -21,7 +21,7 @@ import structlog
 import uvicorn
 from anyio import to_thread
 
-from agent import freed_memory
+from agent import memory
 from agent.java import find_java
 from capture.address import join_address, split_address
 from capture.api import create_app
@@ -120,7 +120,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
     An error in the block, or of the member itself, stops everything at once and is raised as an exception group.
     """
     _check_failpoints()
-    freed_memory.give_back()
+    memory.give_back()
     if not settings.spark_master.startswith("sc://"):
         await to_thread.run_sync(find_java)
     with locked(settings.data_dir / "capture.lock", what="a capture"), _listener(settings.addr) as listener:
