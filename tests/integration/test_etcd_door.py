@@ -247,9 +247,11 @@ async def test_a_tls_file_that_is_not_there() -> None:
 
 
 _SLEEPER = """
-import sys, anyio
+import sys, anyio, structlog
 from reactor.etcd import connect
 from reactor.session import open_session
+
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 async def main(url):
     client = await connect([url])

@@ -12,14 +12,16 @@ from tests.simulation.run import simulate
 #: planted bug → how many seeds it is looked for; most are found in the first few. All: ``make simulate PLANTED=1``
 _CHEAP = {
     "answer before it is done": 5,
-    "cut ahead of the spans": 5,
-    "cut before the sink has": 5,
+    "alter before the spans are there": 5,
+    "compare what was not held": 5,
+    "cut before the sink has": 40,
     "forget the from ts check": 30,
     "forget what holds a table": 5,
     "lose a patch on overflow": 5,
     "promote early": 20,
     "resume inside a transaction": 40,
     "skip the barrier revision": 5,
+    "write past the barrier": 5,
     "state a checkpoint of some spans": 20,
 }
 
