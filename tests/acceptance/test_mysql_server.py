@@ -18,6 +18,7 @@ from tests.mysql_server import EmbeddedMysql
 
 pytestmark = [
     pytest.mark.acceptance,
+    pytest.mark.matrix,
     pytest.mark.spark,
     pytest.mark.timeout(400),
     pytest.mark.skipif(not is_installed(), reason="sysbench is not installed (Debian: apt-get install sysbench)"),
