@@ -27,6 +27,9 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
+    # no ping after each answer to learn how much may be under way: a mebibyte
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
     # fewer filters for each call: ``endpoints`` retries, and nothing is too big
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
