@@ -46,7 +46,8 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
             commit_time = max(commit_time, part.commit_time)
             for path, span in zip(paths, spans, strict=True):
                 _lay_down(path, keep_span(part, span, key=task.table.key))
-        for path in paths:
+        # without a single change in the range there is no file
+        for path in filter(os.path.exists, paths):
             net = net_changes(list(_laid_down(path)), key=task.table.key)
             if not net.is_insert_only or net.is_truncated:
                 return None

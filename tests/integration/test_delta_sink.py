@@ -445,6 +445,13 @@ def heavy(order: FlushTask) -> FlushTask:
     return replace(order, segments=(segment,))
 
 
+def test_large_segments_may_hold_nothing_of_the_range(tmp_path: Path) -> None:
+    sink = loaded(tmp_path, rows=[(1, "a", "x")])
+    result = flush(sink, heavy(task(sink, 100, 200)))
+    assert (result.committed, result.rows, result.error) == (False, 0, "")
+    assert sink.recorded_ts(KEYED, SPAN) == 100
+
+
 def test_very_many_new_rows_come_part_by_part_and_in_one_commit(tmp_path: Path) -> None:
     """What the transaction itself changes and deletes of them is not there."""
     sink = loaded(tmp_path, rows=[(-1, "a", "x")])
