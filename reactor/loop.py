@@ -10,9 +10,9 @@ from typing import TypeVar, TypeVarTuple
 import anyio
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
+Args = TypeVarTuple("Args")
 
 
-def run(main: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+def run(main: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
     """``anyio.run``."""
     return anyio.run(main, *args, backend_options={"use_uvloop": True})

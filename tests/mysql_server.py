@@ -51,6 +51,7 @@ class EmbeddedMysql(EmbeddedMariaDB):
 
     name = "MySQL"
     log_name = "mysql.log"
+    session = MysqlSession
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "log_bin": "binlog",
@@ -65,18 +66,6 @@ class EmbeddedMysql(EmbeddedMariaDB):
             "cte_max_recursion_depth": "10000000",
         }
     )
-
-    def connect(self, database: str | None = None) -> pymysql.connections.Connection:
-        return MysqlSession(
-            host=self._host,
-            port=self.port,
-            user=USER,
-            password=self.password,
-            database=database,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=5,
-        )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.kill()  # nobody comes back to its data, and an orderly end takes seconds

@@ -1,8 +1,8 @@
 """Net changes into a Delta table that equals its source: on the executor, data and record in one commit.
 
 How the rows of the changed keys are found and replaced is ``_replace`` alone: a MERGE, which rewrites the files it
-touches; or ``delta_upsert``, where the table takes deletion vectors. ``write`` above them knows only that a set of net
-changes goes in under one record.
+touches; or ``delta_upsert``, where the table is small or takes deletion vectors. ``write`` above them knows only that a
+set of net changes goes in under one record.
 
 Two cases need no search. After a TRUNCATE nothing of the span is there to be found (what of the table is other spans'
 is kept: ``delta_truncate``). And where every key of the range begins with an INSERT, the source itself vouches (its key

@@ -63,6 +63,7 @@ class EmbeddedMariaDB(EmbeddedDatabase):
     log_name = "mariadb.log"
     sockets_prefix = "weir-my-"
     defaults: ClassVar[Mapping[str, str]] = _SETTINGS
+    session: ClassVar[type[pymysql.connections.Connection]] = pymysql.connections.Connection
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class EmbeddedMariaDB(EmbeddedDatabase):
 
     def connect(self, database: str | None = None) -> pymysql.connections.Connection:
         """A session for set-up and checks (autocommit)."""
-        return pymysql.connect(
+        return self.session(
             host=self._host,
             port=self.port,
             user=USER,
