@@ -4,6 +4,8 @@ A capture that has left is shown for a grace period more, so that a short flap o
 (tiflow 1.2). Pure: the caller says what time it is.
 """
 
+from collections.abc import Mapping
+
 from reactor.ids import CaptureId
 from reactor.records import CaptureInfo
 
@@ -15,23 +17,30 @@ class Presence:
         self._grace_s = grace_s
         self._live: dict[CaptureId, CaptureInfo] = {}
         self._leaving: dict[CaptureId, tuple[CaptureInfo, float | None]] = {}
+        #: what the last ``shown`` gave, as long as nothing can have changed it
+        self._shown: Mapping[CaptureId, CaptureInfo] | None = None
 
     def put(self, capture: CaptureInfo) -> None:
+        self._shown = None
         self._live[capture.id] = capture
         self._leaving.pop(capture.id, None)
 
     def remove(self, capture: CaptureId) -> None:
         """The time runs from the next ``shown``: updates carry no clock."""
+        self._shown = None
         info = self._live.pop(capture, None)
         if info is not None:
             self._leaving[capture] = (info, None)
 
-    def shown(self, now: float) -> dict[CaptureId, CaptureInfo]:
-        """Who counts as present at ``now``, sorted by id."""
+    def shown(self, now: float) -> Mapping[CaptureId, CaptureInfo]:
+        """Who counts as present at ``now``, sorted by id; the same object while that stays the same."""
+        if self._shown is not None and not self._leaving:
+            return self._shown
         for capture, (info, since) in list(self._leaving.items()):
             since = now if since is None else since
             self._leaving[capture] = (info, since)
             if now - since >= self._grace_s:
                 del self._leaving[capture]
         present = self._live | {capture: info for capture, (info, _) in self._leaving.items()}
-        return dict(sorted(present.items()))
+        self._shown = dict(sorted(present.items()))
+        return self._shown

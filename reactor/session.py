@@ -39,12 +39,18 @@ class Session:
 
     @property
     def is_done(self) -> bool:
-        return self._done.is_set() or anyio.current_time() >= self._deadline
+        return self._is_done_at(anyio.current_time())
 
-    def check(self) -> None:
-        """:raises SessionDoneError: the lease is over, or may be."""
-        if self.is_done:
+    def check(self, now: float | None = None) -> None:
+        """``now``: the loop's time, if known.
+
+        :raises SessionDoneError: the lease is over, or may be.
+        """
+        if self._is_done_at(anyio.current_time() if now is None else now):
             raise SessionDoneError(f"session {self.lease:x} is over: its lease ran out; a new one must be started")
+
+    def _is_done_at(self, now: float) -> bool:
+        return now >= self._deadline or self._done.is_set()
 
     async def wait_done(self) -> None:
         await self._done.wait()

@@ -8,7 +8,7 @@ checkpoint that looked absent would be started over. Whoever decides for a chang
 Captures are shown as ``reactor.presence`` says, settled once per tick.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -83,7 +83,7 @@ class ClusterState:
         self.broken: dict[str, str] = {}
         self.ignored_count = 0
         #: captures present in this tick, and how that differs from the tick before
-        self.captures: dict[CaptureId, CaptureInfo] = {}
+        self.captures: Mapping[CaptureId, CaptureInfo] = {}
         self.captures_added: frozenset[CaptureId] = frozenset()
         self.captures_removed: frozenset[CaptureId] = frozenset()
         self._presence = Presence(removal_grace_s)
@@ -97,6 +97,9 @@ class ClusterState:
     def begin_tick(self, now: float) -> None:
         """Settle who counts as present for the tick at ``now``."""
         before, self.captures = self.captures, self._presence.shown(now)
+        if self.captures is before:
+            self.captures_added = self.captures_removed = frozenset()
+            return
         self.captures_added = frozenset(self.captures.keys() - before.keys())
         self.captures_removed = frozenset(before.keys() - self.captures.keys())
 

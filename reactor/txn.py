@@ -148,7 +148,11 @@ class _Packer:
 
     def _fits(self, writes: Mapping[str, bytes | None], compared: Mapping[str, int]) -> bool:
         is_small = _operations(writes) <= OPERATIONS_MAX and _size(writes) <= BYTES_MAX
-        return is_small and len(self._compares(compared)) <= OPERATIONS_MAX
+        return is_small and self._are_few(compared)
+
+    def _are_few(self, compared: Mapping[str, int]) -> bool:
+        """Whether the compares are no more than a transaction takes."""
+        return len(compared) + len(self._fences) <= OPERATIONS_MAX or len(self._compares(compared)) <= OPERATIONS_MAX
 
     def _compares(self, compared: Mapping[str, int]) -> tuple[Compare, ...]:
         if len(compared) + len(self._fences) <= OPERATIONS_MAX:

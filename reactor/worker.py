@@ -66,7 +66,7 @@ class WorkerStatistics:
 class EtcdWorker:
     """One reactor over one cluster's state. ``run`` it once; ``post`` to it from the same loop.
 
-    ``clock`` is what ``now`` and ``WakeAt`` are measured by. The inbox has no bound: it fills only while etcd is
+    ``now`` and ``WakeAt`` are the loop's time. The inbox has no bound: it fills only while etcd is
     silent, and then the session, and with it the worker, ends.
     """
 
@@ -82,7 +82,6 @@ class EtcdWorker:
         fences: Sequence[Compare] = (),
         interval_s: float = 0.05,
         idle_interval_s: float = 0.5,
-        clock: Callable[[], float] = anyio.current_time,
     ) -> None:
         self.state = state
         self._client = client
@@ -91,7 +90,6 @@ class EtcdWorker:
         self._perform = perform
         self._owner_key = owner_key
         self._fences = tuple(fences)
-        self._clock = clock
         self._pace = Pace(interval_s, burst=_BURST, idle_interval_s=idle_interval_s)
         self._cursor = WatchCursor()
         self._pending = Pending(str(keys.DeleteCountKey(state.cluster)))
@@ -193,11 +191,11 @@ class EtcdWorker:
 
     async def _step(self) -> bool:
         """One round; True when the reactor is finished."""
-        self._session.check()
+        now = anyio.current_time()
+        self._session.check(now)
         if not (self._is_loaded and self._cursor.is_caught_up):
             return False
         self.state.apply(self._cursor.drain())
-        now = anyio.current_time()
         if self._pending:
             if now >= self._retry_at:
                 await self._commit()
@@ -205,7 +203,7 @@ class EtcdWorker:
         self._finish()
         if not self._pace.take(now):
             return False
-        if self._tick():
+        if self._tick(now):
             return True
         await self._commit()
         return False
@@ -223,9 +221,8 @@ class EtcdWorker:
             await self._wake.wait()
         self._wake = anyio.Event()
 
-    def _tick(self) -> bool:
+    def _tick(self, now: float) -> bool:
         """One decision; True when it was that nothing is left to do."""
-        started, now = anyio.current_time(), self._clock()
         self.state.begin_tick(now)
         inbox = tuple(self._inbox)
         self._inbox.clear()
@@ -234,12 +231,12 @@ class EtcdWorker:
         except ReactorFinishedError:
             return True
         self._ticks += 1
-        self._sort(effects, now)
-        if (took_s := anyio.current_time() - started) > _SLOW_TICK_S:
+        self._sort(effects)
+        if (took_s := anyio.current_time() - now) > _SLOW_TICK_S:
             _log.warning("slow tick", seconds=round(took_s, 3), effects=len(effects))
         return False
 
-    def _sort(self, effects: Sequence[object], now: float) -> None:
+    def _sort(self, effects: Sequence[object]) -> None:
         """Hand each effect to who carries it out, see "order of effects" above."""
         groups: list[Seen] = []
         last: list[Answer | Resign] = []
@@ -250,7 +247,7 @@ class EtcdWorker:
                 case Answer() | Resign():
                     last.append(effect)
                 case WakeAt(at):
-                    self._pace.note_wake(anyio.current_time() + at - now)
+                    self._pace.note_wake(at)
                 case _:
                     self._perform(effect)
         self._pending.begin(groups, last)

@@ -7,6 +7,7 @@
 (``faults``).
 """
 
+from reactor.etcd import engine as _engine  # noqa: F401  # before grpc
 from reactor.etcd.client import connect
 
 __all__ = ["connect"]

@@ -1,8 +1,8 @@
 """``reactor.client.EtcdClient`` on a cluster of etcd servers: requests and answers in our own values."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 
@@ -15,8 +15,6 @@ from reactor.etcd.stubs import increment_last_byte, rpc
 from reactor.etcd.watching import Watching
 from reactor.settings import TlsFiles
 
-T = TypeVar("T")
-
 
 async def connect(
     endpoints: Sequence[str],
@@ -28,7 +26,8 @@ async def connect(
 ) -> "GrpcEtcdClient":
     """A client that has had one answer, so that a wrong endpoint, user or password shows at once.
 
-    Every call takes ``timeout_s`` at most, over all endpoints. Close the client in the loop that opened it.
+    Every call takes ``timeout_s`` at most, over all endpoints; a change that has to authenticate first, as much again
+    for that. Close the client in the loop that opened it.
 
     :raises EtcdUnreachableError: no endpoint answers.
     :raises EtcdAuthError: user or password are refused, or missing.
@@ -36,7 +35,7 @@ async def connect(
     if not endpoints:
         raise EtcdError("no etcd endpoint is given; give at least one, as http://host:port")
     names = [normalize(endpoint, is_tls=tls is not None) for endpoint in endpoints]
-    doors = [Door(name, tls=tls, user=user or None, password=password or "") for name in names]
+    doors = [Door(name, tls=tls, user=user or None, password=password or "", timeout_s=timeout_s) for name in names]
     client = GrpcEtcdClient(Endpoints(doors, timeout_s=timeout_s))
     try:
         await client.get(f"{keys.ROOT}/")
@@ -53,48 +52,48 @@ class GrpcEtcdClient:
         self._endpoints = endpoints
 
     async def get(self, key: str) -> KeyValue | None:
-        answer = await self._repeatable(lambda door: door.range(key.encode()))
+        answer = await self._endpoints.repeatable(lambda door: door.range(key.encode()))
         return _key_value(answer.kvs[0]) if answer.kvs else None
 
     async def get_prefix(self, prefix: str) -> Snapshot:
         start = prefix.encode()
-        answer = await self._repeatable(lambda door: door.range(start, increment_last_byte(start)))
+        answer = await self._endpoints.repeatable(lambda door: door.range(start, increment_last_byte(start)))
         return Snapshot(tuple(_key_value(kv) for kv in answer.kvs), answer.header.revision)
 
     async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        answer = await self._once(lambda door: door.put(key.encode(), value, lease))
+        answer = await self._endpoints.once(lambda door, left_s: door.put(key.encode(), value, lease, left_s))
         return int(answer.header.revision)
 
     async def delete(self, key: str) -> bool:
-        answer = await self._once(lambda door: door.delete(key.encode()))
+        answer = await self._endpoints.once(lambda door, left_s: door.delete(key.encode(), left_s))
         return bool(answer.deleted)
 
     async def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
         request = rpc.TxnRequest(
             compare=[_compare(compare) for compare in compares], success=[_request(each) for each in operations]
         )
-        answer = await self._once(lambda door: door.txn(request))
+        answer = await self._endpoints.once(lambda door, left_s: door.txn(request, left_s))
         return TxnResult(answer.succeeded, answer.header.revision)
 
     async def grant(self, ttl_s: int) -> int:
-        lease = await self._repeatable(lambda door: door.grant_lease(ttl_s))
+        lease = await self._endpoints.repeatable(lambda door: door.grant_lease(ttl_s))
         return int(lease.id)
 
     async def revoke(self, lease: int) -> None:
         try:
-            await self._repeatable(lambda door: door.revoke_lease(lease))
+            await self._endpoints.repeatable(lambda door: door.revoke_lease(lease))
         except LeaseExpiredError:
             return  # that is what was asked for
 
     async def keep_alive(self, lease: int) -> int:
-        return await self._repeatable(lambda door: door.keep_alive(lease))
+        return await self._endpoints.repeatable(lambda door: door.keep_alive(lease))
 
     async def time_to_live(self, lease: int) -> int | None:
-        found, _ = await self._repeatable(lambda door: door.get_lease_info(lease))
+        found, _ = await self._endpoints.repeatable(lambda door: door.get_lease_info(lease))
         return int(found.ttl) if found is not None else None
 
     async def compact(self, revision: int) -> None:
-        await self._once(lambda door: door.compact(revision))
+        await self._endpoints.once(lambda door, left_s: door.compact(revision, timeout=left_s))
 
     @asynccontextmanager
     async def watch_prefix(self, prefix: str, *, start_revision: int) -> AsyncIterator[AsyncIterator[WatchBatch]]:
@@ -112,12 +111,6 @@ class GrpcEtcdClient:
 
     async def close(self) -> None:
         await self._endpoints.close()
-
-    async def _repeatable(self, ask: Callable[[Door], Awaitable[T]]) -> T:
-        return await self._endpoints.call(ask, is_repeatable=True)
-
-    async def _once(self, ask: Callable[[Door], Awaitable[T]]) -> T:
-        return await self._endpoints.call(ask, is_repeatable=False)
 
 
 def _key_value(kv: Any) -> KeyValue:

@@ -40,28 +40,35 @@ _REQUIRE_LEADER = ("hasleader", "true")
 
 
 class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
-    """The calls on one server; ``user`` empty: no authentication."""
+    """The calls on one server, each within ``timeout_s``; ``user`` empty: no authentication."""
 
-    def __init__(self, endpoint: str, *, tls: TlsFiles | None, user: str | None, password: str | None) -> None:
+    def __init__(
+        self, endpoint: str, *, tls: TlsFiles | None, user: str | None, password: str | None, timeout_s: float
+    ) -> None:
         self.endpoint = endpoint
         self._token: str | None = None
-        super().__init__(_channel(endpoint, tls), timeout=None, username=user, password=password)
+        super().__init__(_channel(endpoint, tls), timeout=timeout_s, username=user, password=password)
         self._watch_stub = WatchStub(self.channel)
 
     async def grpc_call(
-        self, stub_func: Callable[..., Awaitable[Any]], request: object, timeout: object = None, skip_auth: bool = False
+        self,
+        stub_func: Callable[..., Awaitable[Any]],
+        request: object,
+        timeout: float | None = None,
+        skip_auth: bool = False,
     ) -> Any:
         """Every call of the mixins ends here. A token that etcd no longer takes is replaced, once.
 
-        The time limit is the caller's cancel scope, so ``timeout`` is not used.
+        ``timeout``: seconds, if fewer than the door's own; authentication has its own.
         """
-        metadata = () if skip_auth else await self._credentials_metadata()
+        limit_s = timeout or self.timeout
+        metadata = () if skip_auth or self.username is None else await self._credentials_metadata()
         try:
-            return await answer_of(stub_func(request, metadata=metadata))
+            return await answer_of(stub_func(request, metadata=metadata, timeout=limit_s))
         except grpc.aio.AioRpcError as error:
             if skip_auth or self.username is None or not faults.is_stale_token(error):
                 raise faults.translate(error, endpoint=self.endpoint) from None
-        return await self._call_with_new_token(stub_func, request, stale=metadata)
+        return await self._call_with_new_token(stub_func, request, stale=metadata, limit_s=limit_s)
 
     @property
     def is_connected(self) -> bool:
@@ -83,15 +90,15 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
     async def range(self, key: bytes, range_end: bytes = b"") -> Any:
         return await self.grpc_call(self._kv_stub.Range, rpc.RangeRequest(key=key, range_end=range_end))
 
-    async def put(self, key: bytes, value: bytes, lease: int) -> Any:
-        return await self.grpc_call(self._kv_stub.Put, rpc.PutRequest(key=key, value=value, lease=lease))
+    async def put(self, key: bytes, value: bytes, lease: int, limit_s: float) -> Any:
+        return await self.grpc_call(self._kv_stub.Put, rpc.PutRequest(key=key, value=value, lease=lease), limit_s)
 
-    async def delete(self, key: bytes) -> Any:
-        return await self.grpc_call(self._kv_stub.DeleteRange, rpc.DeleteRangeRequest(key=key))
+    async def delete(self, key: bytes, limit_s: float) -> Any:
+        return await self.grpc_call(self._kv_stub.DeleteRange, rpc.DeleteRangeRequest(key=key), limit_s)
 
-    async def txn(self, request: object) -> Any:
+    async def txn(self, request: object, limit_s: float) -> Any:
         """The answer with its header, which ``KV.txn`` hides."""
-        return await self.grpc_call(self._kv_stub.Txn, request)
+        return await self.grpc_call(self._kv_stub.Txn, request, limit_s)
 
     async def keep_alive(self, lease: int) -> int:
         """One renewal on a stream of its own: nothing is left to go stale between two of them.
@@ -142,13 +149,18 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
         return (("token", self._token), *more)
 
     async def _call_with_new_token(
-        self, stub_func: Callable[..., Awaitable[Any]], request: object, *, stale: tuple[tuple[str, str], ...]
+        self,
+        stub_func: Callable[..., Awaitable[Any]],
+        request: object,
+        *,
+        stale: tuple[tuple[str, str], ...],
+        limit_s: float,
     ) -> Any:
         """etcd refused the token, so nothing was done and the call may be made again."""
         if self._token is not None and ("token", self._token) in stale:
             self.drop_token()
         try:
-            return await answer_of(stub_func(request, metadata=await self._credentials_metadata()))
+            return await answer_of(stub_func(request, metadata=await self._credentials_metadata(), timeout=limit_s))
         except grpc.aio.AioRpcError as error:
             raise faults.translate(error, endpoint=self.endpoint) from None
 

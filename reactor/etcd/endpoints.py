@@ -2,7 +2,7 @@
 
 A call goes only to a server whose connection stands, so one that is down costs nothing but the look. When a call
 fails for want of an answer the next server is in use; the call itself is repeated only if that changes nothing
-(``is_repeatable``), because the lost one may have been carried out.
+(``repeatable``), because the lost one may have been carried out.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,19 +29,37 @@ class Endpoints:
         self._current = 0
         self.timeout_s = timeout_s
 
-    async def call(self, ask: Callable[[Door], Awaitable[T]], *, is_repeatable: bool) -> T:
-        """What ``ask`` brings from a server, within ``timeout_s`` all in all.
+    async def once(self, ask: Callable[[Door, float], Awaitable[T]]) -> T:
+        """What ``ask`` brings from one server in the seconds it is given: what is left of ``timeout_s``.
 
-        :raises EtcdUnreachableError: nothing within the time; if not repeatable, it may yet have been done.
+        It keeps to them by itself: grpc's own limit costs a fraction of a cancel scope, and here a tick waits.
+
+        :raises EtcdUnreachableError: no answer; it may yet have been done.
+        """
+        left_s = self.timeout_s
+        if not (door := self._doors[self._current]).is_connected:
+            deadline = anyio.current_time() + left_s
+            door = await self._ready_door(deadline)
+            left_s = deadline - anyio.current_time()
+        try:
+            return await ask(door, left_s)
+        except EtcdUnreachableError:
+            self.leave(door)
+            raise
+
+    async def repeatable(self, ask: Callable[[Door], Awaitable[T]]) -> T:
+        """What ``ask`` brings from any server, within ``timeout_s`` all in all.
+
+        :raises EtcdUnreachableError: nothing within the time.
         """
         deadline = anyio.current_time() + self.timeout_s
         while True:
             door = await self._ready_door(deadline)
             try:
-                return await self._ask(ask, door, deadline if not is_repeatable else self._attempt_deadline(deadline))
+                return await self._ask(ask, door, self._attempt_deadline(deadline))
             except EtcdUnreachableError:
                 self.leave(door)
-                if not is_repeatable or anyio.current_time() + _PAUSE_S >= deadline:
+                if anyio.current_time() + _PAUSE_S >= deadline:
                     raise
             await anyio.sleep(_PAUSE_S)
 

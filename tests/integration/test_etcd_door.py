@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -183,7 +184,7 @@ async def test_a_silent_watch_is_opened_anew(tmp_path: Path, monkeypatch: pytest
 
 
 async def _enable_auth(url: str) -> None:
-    door = Door(url, tls=None, user=None, password=None)
+    door = Door(url, tls=None, user=None, password=None, timeout_s=5.0)
     try:
         assert await door.is_ready()
         await door.user_add("root", "secret")
@@ -226,7 +227,7 @@ async def test_user_and_password(tmp_path: Path) -> None:
 async def test_a_user_who_may_not_watch_is_told_so(tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
         await _enable_auth(etcd.url)
-        nobody = Door(etcd.url, tls=None, user="nobody", password="secret")
+        nobody = Door(etcd.url, tls=None, user="nobody", password="secret", timeout_s=5.0)
         client = GrpcEtcdClient(Endpoints([nobody], timeout_s=2))
         try:
             async with client.watch_prefix("/", start_revision=1) as batches:
@@ -281,3 +282,22 @@ async def test_a_process_stopped_past_its_lease_knows_as_it_wakes_up(etcd_url: s
             await anyio.sleep(6)
             process.send_signal(signal.SIGCONT)
             assert await output.receive_until(b"\n", 100) == b"done"
+
+
+_QUIET_PROCESS = """
+import asyncio, sys
+from reactor.etcd import connect
+
+async def main():
+    client = await connect([sys.argv[1]])
+    await client.close()
+
+asyncio.run(main())
+"""
+
+
+def test_grpc_says_nothing_on_stderr(etcd_url: str) -> None:
+    """It does of a switch that it does not know (``reactor.etcd.engine``)."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    command = [sys.executable, "-c", _QUIET_PROCESS, etcd_url]
+    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr == ""

@@ -144,10 +144,10 @@ def _clock_of(world: World) -> Callable[[], float]:
     return lambda: world.now
 
 
-def _watched(tick: Callable[[EtcdWorker], bool], world: World) -> Callable[[EtcdWorker], bool]:
-    def watched(worker: EtcdWorker) -> bool:
+def _watched(tick: Callable[[EtcdWorker, float], bool], world: World) -> Callable[[EtcdWorker, float], bool]:
+    def watched(worker: EtcdWorker, now: float) -> bool:
         world.checks.note_tick(worker)
-        return tick(worker)
+        return tick(worker, now)
 
     return watched
 
