@@ -95,6 +95,12 @@ class EtcdWorker:
         self._pending = Pending(str(keys.DeleteCountKey(state.cluster)))
         self._inbox: deque[object] = deque()
         self._wake = anyio.Event()
+        #: set when it is known what became of the transaction under way
+        self._outcome = anyio.Event()
+        self._outcome.set()
+        self._held: list[WatchBatch] = []
+        #: nobody else has written before our last commit
+        self._is_alone = False
         self._is_loaded = False
         self._retry_at = 0.0
         self._failure: Exception | None = None
@@ -137,7 +143,9 @@ class EtcdWorker:
             self._failure = self._failure or error
         scope.cancel()
 
-    # The watch: fills buffers, decides nothing.
+    # The watch: fills buffers, decides nothing. What comes while a transaction is under way is held until its outcome:
+    # only then is it known whether it was lost, and the watch has just told that it was done all the same. Nobody waits
+    # for it meanwhile, for there is no tick.
 
     async def _follow(self) -> None:
         """Read the prefix, then watch it; start over when the history is gone or etcd fails."""
@@ -154,6 +162,7 @@ class EtcdWorker:
 
     async def _load(self) -> None:
         snapshot = await self._client.get_prefix(self.state.prefix)
+        await self._settled()
         self._cursor.reset(snapshot.revision)
         self.state.load(snapshot)
         if self._owner_key is not None and self._owner_key not in self.state.raw:
@@ -166,7 +175,23 @@ class EtcdWorker:
         start = self._cursor.revision + 1
         async with self._client.watch_prefix(self.state.prefix, start_revision=start) as batches:
             async for batch in batches:
-                self._take_in(batch)
+                if self._outcome.is_set():
+                    self._take_in(batch)
+                else:
+                    self._held.append(batch)
+                if self._is_alone:
+                    # the next message will be our own commit's: unread, it cannot keep the tick from its answer
+                    await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait for the outcome of the transaction under way; not for one that begins then."""
+        if not self._outcome.is_set():
+            await self._outcome.wait()
+
+    def _take_in_held(self) -> None:
+        held, self._held = self._held, []
+        for batch in held:
+            self._take_in(batch)
 
     def _take_in(self, batch: WatchBatch) -> None:
         fresh = self._cursor.push(batch)
@@ -257,7 +282,12 @@ class EtcdWorker:
         planned = self._pending.plan(self.state.raw, self._fences)
         self._report(planned)
         if not planned.txn.is_empty:
-            await self._send(planned)
+            self._outcome = anyio.Event()
+            try:
+                await self._send(planned)
+            finally:
+                self._outcome.set()
+            self._take_in_held()
         self._finish()
 
     async def _send(self, planned: Plan) -> None:
@@ -267,16 +297,19 @@ class EtcdWorker:
         except (EtcdUnreachableError, FailPointError) as error:
             _log.warning("no answer to a transaction", error=str(error))
             self._pending.lost(planned)
+            self._is_alone = False
             self._retry_at = anyio.current_time() + _RETRY_S
             return
         if not result.succeeded:
             self._conflicts += 1
+            self._is_alone = False
             if not self._cursor.has_pending:
                 self._retry_at = anyio.current_time() + _RETRY_S
             return
         self._commits += 1
         self._pending.committed(planned)
-        if self._cursor.commit(result.revision):
+        self._is_alone = self._cursor.commit(result.revision)
+        if self._is_alone:
             self._take_in(WatchBatch(planned.txn.events(self.state.raw, result.revision), result.revision))
 
     async def _ask(self, planned: Plan) -> TxnResult:

@@ -222,6 +222,21 @@ async def test_a_transaction_whose_answer_is_lost_takes_effect_once(trouble: Tro
         assert subject.worker.statistics().ticks == 10  # one for each increment: none was done twice
 
 
+async def test_an_answer_that_is_given_up_after_the_watch_has_told_of_it() -> None:
+    """The watch is faster than a time limit: what it shows of the transaction counts although nobody doubts it yet."""
+
+    class Slow(Trouble):
+        async def after(self, call: str) -> None:
+            if call == "txn" and self.lost:
+                await anyio.sleep(1)
+            await super().after(call)
+
+    async with bench(Script(count_to(3)), fault=Slow(lost=2)) as subject:
+        await subject.worker.run()
+        assert int(subject.server.get_prefix(N).items[0].value) == 3
+        assert subject.worker.statistics().ticks == 3  # one for each increment: none was done twice
+
+
 async def test_a_lost_answer_is_found_even_when_others_have_written_since() -> None:
     class Overwrite(Trouble):
         async def after(self, call: str) -> None:
@@ -382,15 +397,23 @@ async def test_compaction_under_the_watch_leads_to_a_new_start() -> None:
         assert int(server.get_prefix(N).items[0].value) == 5
 
 
-async def test_a_lost_answer_and_a_lost_history_together() -> None:
+@pytest.mark.parametrize("delay_s", [0, 2])
+async def test_a_lost_answer_and_a_lost_history_together(delay_s: float) -> None:
+    """The prefix is read again after the answer is given up, or before."""
+
     class Both(Trouble):
+        is_done = has_history = False
+
         async def before(self, call: str) -> None:
-            if call == "watch" and not self.lost and not self.refused:
-                self.refused = -1
+            if call == "watch" and self.is_done and not self.has_history:
+                self.has_history = True
                 server.txn([], [Put(PREFIX + "noise", b"")])
                 server.compact(server.revision)
 
         async def after(self, call: str) -> None:
+            if call == "txn" and self.lost:
+                self.is_done = True
+                await anyio.sleep(delay_s)
             await Trouble.after(self, call)
 
     server = MemoryEtcd()
