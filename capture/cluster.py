@@ -95,6 +95,9 @@ class ChangefeedView(View):
     #: commit time at the checkpoint, Unix seconds; 0 when not known
     checkpoint_time: float = 0.0
     resolved_ts: int = 0
+    #: where the source is read on, in its own words (binlog.000012:4567, 0/16B3748): its log before that is not needed
+    #: any more. Empty: not known yet, all of it may be needed
+    source_position: str = ""
     lag_seconds: float | None = None
     lag: LagStages = LagStages()
     blocked_by: str = ""

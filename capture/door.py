@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from agent import sources
+from agent.sources.source import Position
 from capture import amendment, comparison
 from capture import cluster as views
 from capture.config import ServerSettings
@@ -300,4 +302,6 @@ def _exists(changefeed: ChangefeedId) -> ChangefeedExistsError:
 
 
 def _view(view: OwnersView) -> views.ChangefeedView:
-    return views.ChangefeedView.model_validate(view, from_attributes=True)
+    shown = views.ChangefeedView.model_validate(view, from_attributes=True)
+    place = sources.place_name(view.source, Position(view.log_ts, view.log_position))
+    return shown.model_copy(update={"source_position": place})

@@ -13,7 +13,7 @@ from owner.scheduler.replication import ReplicationSet, SetState
 from owner.scheduler.spans import even_spans
 from owner.units import SOURCE
 from owner.workers import Stage
-from reactor.ids import CaptureId, ChangefeedId
+from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records import ChangefeedInfo, FeedState, Mode, RunningError, SinkMode, SyncPoint, TableRecord, Unit
 from reactor.state import ChangefeedState
 
@@ -69,6 +69,9 @@ class ChangefeedView:
     checkpoint_ts: int
     checkpoint_time: float
     resolved_ts: int
+    #: where the source is read on, and what else it told of that place (opaque); 0: not known yet
+    log_ts: Ts
+    log_position: str
     lag_seconds: float | None
     lag: LagStages
     blocked_by: str
@@ -96,6 +99,7 @@ def view(
     limits = changefeed.limits(feed, info, now)
     unit, worker, rows_done, rows_total = _work(changefeed.run, facts)
     lag = _lag(facts, limits, wall)
+    log_ts, log_position = _log_place(facts)
     return ChangefeedView(
         id=info.id,
         state=info.state,
@@ -108,6 +112,8 @@ def view(
         checkpoint_ts=facts.status.checkpoint_ts,
         checkpoint_time=facts.status.checkpoint_time,
         resolved_ts=max(facts.head.resolved_ts if facts.head else 0, facts.status.resolved_ts),
+        log_ts=log_ts,
+        log_position=log_position,
         lag_seconds=lag.source + (lag.flush or 0.0) if lag.source is not None else None,
         lag=lag,
         blocked_by=_blocked_by(changefeed, feed, facts, limits, now),
@@ -135,6 +141,13 @@ def _work(run: Run | None, facts: Facts) -> tuple[Unit | None, str, int, int]:
     if worker.unit is not Unit.SYNC:
         rows_done, rows_total = max(worker.rows_done, rows_done), max(worker.rows_total, rows_total)
     return worker.unit, worker.capture, rows_done, rows_total
+
+
+def _log_place(facts: Facts) -> tuple[Ts, str]:
+    """A log that has not begun will do so where the snapshot was taken; while that is taken nobody knows it."""
+    if facts.head is not None:
+        return facts.head.resolved_ts, facts.head.position
+    return (facts.record.start_ts, facts.record.start_position) if facts.record else (Ts(0), "")
 
 
 def _lag(facts: Facts, limits: Limits, wall: float) -> LagStages:

@@ -4,8 +4,8 @@ import importlib
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
-from agent.errors import SourceConfigError
-from agent.sources.source import Scope, Source
+from agent.errors import SourceConfigError, SourceError
+from agent.sources.source import Position, Scope, Source
 
 #: scheme → module and class; imported when asked for, so that nobody pays for a source they do not use
 _SOURCES = {
@@ -34,3 +34,19 @@ def open_source(uri: str, scope: Scope) -> Source:
     module, name = _SOURCES[scheme]
     source = cast("_SourceClass", getattr(importlib.import_module(module), name))
     return source(uri, scope)
+
+
+def place_name(uri: str, log: Position) -> str:
+    """A place in the log of the source that ``uri`` names, as its own tools write it; empty where none is known."""
+    if not log.ts:
+        return ""
+    if urlsplit(uri).scheme in ("mysql", "mariadb"):
+        from agent.sources.mysql.positions import SourcePosition
+
+        try:
+            return str(SourcePosition.from_json(log.text).binlog)
+        except SourceError:
+            return ""  # whoever has to go on there says what is wrong with it
+    from agent.sources.postgres.lsn import format_lsn
+
+    return format_lsn(log.ts)

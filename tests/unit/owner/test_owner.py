@@ -156,6 +156,20 @@ def test_an_error_that_changes_while_it_is_taken_is_not_lost() -> None:
         patch.function(TaskPosition(error=error("Two")).encode())
 
 
+def test_where_the_source_is_read_on_is_told_by_the_log_and_before_it_by_the_snapshot() -> None:
+    cluster = SmallCluster(A, settings=STEADY)
+    cluster.create()
+    cluster.step()
+    assert cluster.view().log_ts == 0, "all of the source's log may be needed"
+    cluster.step(3)
+    cluster.finish_unit()
+    cluster.step(4)
+    assert cluster.view().log_ts == 100
+    cluster.advance_log(200)
+    cluster.step()
+    assert cluster.view().log_ts == 200
+
+
 def test_positions_of_dead_captures_are_dropped_unread() -> None:
     cluster = running("a")
     cluster.report(C, error())
