@@ -52,12 +52,12 @@ class Usage:
 class Bed:
     """Made by ``bed()``."""
 
-    def __init__(self, directory: Path, server: Server, address: str, capture: children.Child) -> None:
+    def __init__(self, directory: Path, server: Server, client: Client, address: str, capture: children.Child) -> None:
         self.directory = directory
         self.server = server
+        self.client = client
         self.address = address
         self.capture = capture
-        self.client = Client(address)
 
     def execute(self, sql: str) -> list[list[object]]:
         return self.server.execute(sql)
@@ -191,9 +191,10 @@ def bed(server_class: Callable[[Path], Server] = PostgresServer) -> Iterator[Bed
         command += ["--data-dir", str(Path(name) / "capture"), "--log-file", str(Path(name) / "capture.log")]
         capture = children.spawn(command, output=subprocess.DEVNULL)
         try:
-            found = Bed(Path(name), server, address, capture)
-            _wait_up(found)
-            yield found
+            with Client(address) as client:
+                found = Bed(Path(name), server, client, address, capture)
+                _wait_up(found)
+                yield found
         finally:
             children.stop(capture, signal.SIGTERM)
 
