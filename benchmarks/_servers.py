@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from agent.sources import open_source
 from agent.sources.source import Scope
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres, mariadb, postgres
 from capture.embedded.mariadb import USER
 from reactor.records import ChangefeedConfig, SinkMode
+from tests.mysql_server import EmbeddedMysql
 
 DATABASE = "bench"
 
@@ -63,9 +64,11 @@ class PostgresServer:
 class MariaServer:
     """MariaDB with a database of its own; its tool is sysbench."""
 
+    part_class: ClassVar[type[EmbeddedMariaDB]] = EmbeddedMariaDB
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.part = EmbeddedMariaDB(directory / "mariadb", settings={"max_binlog_size": "1G", "sync_binlog": "0"})
+        self.part = self.part_class(directory / "mariadb", settings={"max_binlog_size": "1G", "sync_binlog": "0"})
 
     def __enter__(self) -> Self:
         self.part.start()
@@ -105,6 +108,12 @@ class MariaServer:
         secret.touch(mode=0o600)
         secret.write_text(f"{setting}={self.part.password}\n")
         return secret
+
+
+class MysqlServer(MariaServer):
+    """MySQL's own server, which only ``make mysql`` brings; it understands MariaDB's statements."""
+
+    part_class = EmbeddedMysql
 
 
 def last_ts(server: Server) -> int:

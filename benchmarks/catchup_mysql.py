@@ -2,15 +2,21 @@
 
 Three backlogs: 2 M sysbench rows in large transactions into a changelog, the same rows into an upserted table, and
 transactions of one row each into a changelog. The peer only reads, from the same place, for a shorter while.
+
+A second peer is Debezium, which reads MySQL only (``_debezium`` says why): where there is a MySQL, the first backlog
+waits there once more, for both.
 """
 
 import time
 from typing import Any
 
+from benchmarks import _debezium
 from benchmarks._bed import Bed, bed
 from benchmarks._binlog import binlog_reader
-from benchmarks._servers import MariaServer
+from benchmarks._debezium import Debezium
+from benchmarks._servers import MariaServer, MysqlServer
 from reactor.records import Mode, SinkMode
+from tests import mysql_package
 
 ROWS = 2_000_000
 TRANSACTIONS = 300_000
@@ -43,15 +49,33 @@ def run(rows: int = ROWS, transactions: int = TRANSACTIONS) -> dict[str, Any]:
         figures: dict[str, Any] = {"what": f"{rows:,} sysbench rows waiting in the binlog, into Delta"}
         for mode in (SinkMode.CHANGELOG, SinkMode.UPSERT):
             place = _prepare(found, mode.value)
-            for _ in range(rows // ROWS_PER_COMMIT):
-                found.execute(INSERT.format(name=mode.value))
+            _fill(found, mode.value, rows)
             peer_rate = peer_rate or _peer(found, place)
             figures |= _measure(found, mode.value, rows)
         _prepare(found, "single", mode=SinkMode.CHANGELOG)
         found.execute(_LOOP.format(name="single", count=transactions))
         figures |= _measure(found, "single", transactions)
     ratio = figures["changelog_rows_per_second"] / peer_rate
-    return {**figures, "python_mysql_replication_rows_per_second": round(peer_rate), "ratio": ratio}
+    figures |= {"python_mysql_replication_rows_per_second": round(peer_rate), "ratio": ratio}
+    return figures | beside_debezium(rows)
+
+
+def beside_debezium(rows: int) -> dict[str, Any]:
+    """The changelog on MySQL, and Debezium reading the same binlog; only the reason where one of them is missing."""
+    if reason := _debezium.why_not() or mysql_package.why_not():
+        return {"debezium": f"not measured: {reason}"}
+    name = "mysql"
+    with bed(MysqlServer) as found:
+        server = found.server
+        assert isinstance(server, MysqlServer)
+        _prepare(found, name, mode=SinkMode.CHANGELOG)
+        peer = Debezium(found.directory, server, name)
+        _fill(found, name, rows)
+        figures = _measure(found, name, rows)
+        read = peer.read(rows)
+    figures["debezium_rows_per_second"] = rate = round(read.rows / read.seconds)
+    figures["debezium_rows_per_cpu_second"] = round(read.rows / read.cpu_s)
+    return figures | {"debezium_ratio": figures[f"{name}_rows_per_second"] / rate}
 
 
 def _prepare(found: Bed, name: str, *, mode: SinkMode | None = None) -> tuple[str, int]:
@@ -62,6 +86,11 @@ def _prepare(found: Bed, name: str, *, mode: SinkMode | None = None) -> tuple[st
     found.client.pause(name)
     [[file, position, *_]] = found.execute("SHOW MASTER STATUS")
     return str(file), int(str(position))
+
+
+def _fill(found: Bed, name: str, rows: int) -> None:
+    for _ in range(rows // ROWS_PER_COMMIT):
+        found.execute(INSERT.format(name=name))
 
 
 def _measure(found: Bed, name: str, count: int) -> dict[str, Any]:
