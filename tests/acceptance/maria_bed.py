@@ -71,6 +71,17 @@ class MariaBed(Bed):
         [[file, position, *_]] = self.execute("SHOW MASTER STATUS")
         return str(file), int(str(position))
 
+    def binlogs(self) -> list[str]:
+        return [str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
+
+    def purge(self, first: str) -> bool:
+        """Files before ``first`` are gone. One that somebody reads just now is kept without a word."""
+        self.execute(f"PURGE BINARY LOGS TO '{first}'")
+        return self.binlogs()[0] == first
+
+    def readers(self) -> int:
+        return len(self.execute("SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"))
+
     # What must hold
 
     def source_rows(self, table: str) -> list[tuple[Any, ...]]:

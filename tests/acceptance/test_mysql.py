@@ -1,7 +1,8 @@
 """What breaks in real life, done to three captures and a MariaDB under sysbench: no row is lost or doubled.
 
 One bed serves all tests. What the sinks hold is compared with the source three times: by the changefeed's own ``diff``,
-by query against what delta-rs reads, and change by change with what python-mysql-replication counts in the binlog.
+by query against what delta-rs reads, and change by change with what python-mysql-replication counts in the binlog. All
+that may befall them in one go is in ``test_mysql_story``.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 from reactor.records import FeedState, Mode, SinkMode
 from tests.acceptance import checks
 from tests.acceptance.bed import Load
-from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
+from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT
 from tests.acceptance.maria_bed import TABLES, MariaBed, is_installed, ts_of
 
 pytestmark = [
@@ -40,11 +41,6 @@ def whole_again(bed: MariaBed) -> Iterator[None]:
     bed.mend()
 
 
-@pytest.mark.matrix
-def test_kill_the_owner(bed: MariaBed) -> None:
-    break_under_load(bed, lambda _: bed.kill(bed.owner()))
-
-
 def test_kill_the_sync_worker(bed: MariaBed) -> None:
     break_under_load(bed, lambda _: bed.kill(bed.sync_worker(UPSERT)))
 
@@ -55,19 +51,6 @@ def test_restart_mariadb(bed: MariaBed) -> None:
         load.again()
 
     break_under_load(bed, restart)
-
-
-@pytest.mark.matrix
-def test_new_binlogs_and_old_ones_purged(bed: MariaBed) -> None:
-    """What everybody has read may go."""
-
-    def rotate(_: Load) -> None:
-        for _number in range(3):
-            bed.execute("FLUSH LOGS")
-            bed.wait_for("both changefeeds follow", follows(bed))
-        bed.wait_for("the server lets older files go", lambda: purge(bed))
-
-    break_under_load(bed, rotate)
 
 
 def test_both_are_equal_by_their_own_account(bed: MariaBed) -> None:
@@ -82,10 +65,11 @@ def test_a_position_that_was_purged_says_so(bed: MariaBed) -> None:
     ts = bed.last_ts()
     bed.wait_for("late has begun", lambda: bed.covers("late", ts))
     bed.ask(lambda client: client.pause("late"))
-    bed.wait_for("nobody reads for late", lambda: len(readers(bed)) == len(FEEDS))
+    bed.wait_for("nobody reads for late", lambda: bed.readers() == len(FEEDS))
     bed.execute("UPDATE sbtest1 SET k = k + 1")
     bed.execute("FLUSH LOGS")
-    bed.wait_for("the server lets older files go", lambda: purge(bed))
+    newest, _ = bed.place()
+    bed.wait_for("the server lets older files go", lambda: bed.purge(newest))
     bed.ask(lambda client: client.resume("late"))
     bed.wait_for("late has failed", lambda: bed.query("late").state is FeedState.FAILED)
     error = bed.query("late").error
@@ -94,18 +78,6 @@ def test_a_position_that_was_purged_says_so(bed: MariaBed) -> None:
     assert "has purged" in error.message
     assert "for a new snapshot" in error.message
     bed.ask(lambda client: client.remove("late"))
-
-
-def readers(bed: MariaBed) -> list[object]:
-    sql = "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
-    return [row[0] for row in bed.execute(sql)]
-
-
-def purge(bed: MariaBed) -> bool:
-    """A file that somebody still reads is kept without a word."""
-    newest, _ = bed.place()
-    bed.execute(f"PURGE BINARY LOGS TO '{newest}'")
-    return [row[0] for row in bed.execute("SHOW BINARY LOGS")] == [newest]
 
 
 def break_under_load(bed: MariaBed, fault: Callable[[Load], None]) -> None:

@@ -62,6 +62,7 @@ def test_a_hard_day(bed: MariaBed) -> None:
         bed.execute("INSERT INTO fresh SELECT id, k, c, pad FROM sbtest7 WHERE id <= 500")
         bed.execute("RENAME TABLE sbtest7 TO retired, fresh TO sbtest7")
         bed.execute("TRUNCATE TABLE sbtest6")
+        write_on(bed)
         follow(bed)
         bed.mend()
 
@@ -99,9 +100,13 @@ def writer_of_spans(bed: MariaBed) -> Process:
 def go_on(bed: MariaBed, load: Load) -> None:
     """The server was away: so is the load."""
     load.again()
+    write_on(bed)
+    follow(bed)
+
+
+def write_on(bed: MariaBed) -> None:
     before = bed.last_ts()
     bed.wait_for("the load writes", lambda: bed.last_ts() > before + _WARM)
-    follow(bed)
 
 
 def follow(bed: MariaBed) -> None:
@@ -111,21 +116,21 @@ def follow(bed: MariaBed) -> None:
 def purge_what_is_read(bed: MariaBed) -> None:
     """As an operator would: all files before the first that a changefeed says it needs."""
     follow(bed)
-    oldest, *_ = binlogs(bed)
+    oldest, *_ = bed.binlogs()
     needed = min(needed_binlog(bed, feed) for feed in FEEDS)
     assert oldest < needed
-    bed.wait_for("they are purged", lambda: purge(bed, needed))
+    bed.wait_for("they are purged", lambda: bed.purge(needed))
 
 
 def lose_the_position(bed: MariaBed) -> None:
     """More is purged than a paused changefeed can do without; then what its error offers is done."""
     bed.ask(lambda client: client.pause(UPSERT))
-    bed.wait_for("nobody reads for it", lambda: readers(bed) == 1)
+    bed.wait_for("nobody reads for it", lambda: bed.readers() == 1)
     needed = needed_binlog(bed, UPSERT)
     bed.execute("UPDATE sbtest4 SET k = k + 1")
     bed.execute("FLUSH LOGS")
     newest, _ = bed.place()
-    bed.wait_for("it is purged", lambda: purge(bed, newest))
+    bed.wait_for("it is purged", lambda: bed.purge(newest))
     bed.ask(lambda client: client.resume(UPSERT))
     bed.wait_for("it has failed", lambda: bed.query(UPSERT).state is FeedState.FAILED)
     error = bed.query(UPSERT).error
@@ -142,20 +147,6 @@ def lose_the_position(bed: MariaBed) -> None:
 
 def needed_binlog(bed: MariaBed, feed: str) -> str:
     return bed.query(feed).source_position.partition(":")[0]
-
-
-def purge(bed: MariaBed, first: str) -> bool:
-    """Files before ``first`` are gone. One that is read just now is kept without a word."""
-    bed.execute(f"PURGE BINARY LOGS TO '{first}'")
-    return binlogs(bed)[0] == first
-
-
-def binlogs(bed: MariaBed) -> list[str]:
-    return [str(row[0]) for row in bed.execute("SHOW BINARY LOGS")]
-
-
-def readers(bed: MariaBed) -> int:
-    return len(bed.execute("SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"))
 
 
 # What must hold
