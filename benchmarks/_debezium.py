@@ -67,7 +67,8 @@ class Debezium:
         properties = "".join(f"{name}={value}\n" for name, value in self._properties().items())
         done = subprocess.run(command, input=properties, capture_output=True, text=True, timeout=_TIMEOUT_S)
         if done.returncode:
-            raise WeirError(f"Debezium ended with code {done.returncode}: {done.stderr.strip()[-500:]}")
+            said = done.stderr.strip().splitlines() or ["it said nothing"]
+            raise WeirError(f"Debezium ended with code {done.returncode}: {said[-1]}")
         seen, seconds, cpu_s = done.stdout.split()
         return Reading(int(seen), float(seconds), float(cpu_s))
 
