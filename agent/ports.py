@@ -49,6 +49,8 @@ class Changes:
     unchanged: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     #: commit time of the newest of them, Unix seconds; 0 when not known
     commit_time: float = 0.0
+    #: ... and of each, where they have not all the same
+    commit_times: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.op)
@@ -66,6 +68,7 @@ class Changes:
             before=None if self.before is None else self.before.filter(mask),
             before_kind=self.before_kind[keep],
             unchanged={name: flags for name, flags in unchanged.items() if flags.any()},
+            commit_times=None if self.commit_times is None else self.commit_times[keep],
         )
 
 

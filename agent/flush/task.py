@@ -17,6 +17,7 @@ from agent.conform import conform
 from agent.errors import RowMovedError
 from agent.log import segment
 from agent.ports import Changes, FlushResult, FlushTask
+from agent.schema import TableSchema
 from agent.sinks import open_sink
 from agent.sources.dialects import decode
 from agent.span_rows import incomplete_moves, keep_span
@@ -81,18 +82,70 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
     :raises FilterError: an expression does not fit the table as it has become.
     """
     rules = event_filter.rules_for(task.filter, task.table.schema_name, task.table.name)
+    for schema, batch, clock in _joined(_batches(task)):
+        for piece in _pieces(batch):
+            changes = clock.told(decode(schema, piece))
+            if task.change:
+                changes = conform(changes, task.change, keeps_gone=task.sink_mode is SinkMode.CHANGELOG)
+            _refuse_incomplete_moves(changes, task)
+            if rules:
+                changes = rules.apply(changes)
+            yield keep_span(changes, task.span, key=task.table.key)
+            del changes, piece  # they are large, and the next ones are to come
+        del batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """When what a batch holds was committed. Per batch of the log that is in it: its last Ts, and its commit time."""
+
+    last_ts: tuple[int, ...]
+    commit_times: tuple[float, ...]
+
+    def told(self, changes: Changes) -> Changes:
+        if len(self.last_ts) == 1:
+            return replace(changes, commit_time=self.commit_times[0])
+        times = np.array(self.commit_times)[np.searchsorted(self.last_ts, changes.commit_ts)]
+        return replace(changes, commit_time=max(self.commit_times), commit_times=times)
+
+
+_Batch = tuple[TableSchema, pa.RecordBatch, _Clock]
+
+
+def _batches(task: FlushTask) -> Iterator[_Batch]:
     for item in task.segments:
         for schema, batch, commit_time in segment.read_batches(item.path, task.table.table_id):
-            for piece in _pieces(_within(batch, task)):
-                changes = replace(decode(schema, piece), commit_time=commit_time)
-                if task.change:
-                    changes = conform(changes, task.change, keeps_gone=task.sink_mode is SinkMode.CHANGELOG)
-                _refuse_incomplete_moves(changes, task)
-                if rules:
-                    changes = rules.apply(changes)
-                yield keep_span(changes, task.span, key=task.table.key)
-                del changes, piece  # they are large, and the next ones are to come
-            del batch
+            if (wanted := _within(batch, task)).num_rows:
+                yield schema, wanted, _Clock((wanted.column(0)[-1].as_py(),), (commit_time,))
+            del batch, wanted
+
+
+def _joined(batches: Iterator[_Batch]) -> Iterator[_Batch]:
+    """Small batches of one schema as one: a segment holds some rows of each of many tables, and decoding them has a
+    price for each batch."""
+    waiting: list[_Batch] = []
+    size = 0
+    for item in batches:
+        more = item[1].nbytes
+        if waiting and (item[0] != waiting[0][0] or size + more > _PIECE_BYTES):
+            yield _as_one(waiting)
+            waiting, size = [], 0
+        if more > _PIECE_BYTES:
+            yield item
+        else:
+            waiting, size = [*waiting, item], size + more
+        del item  # it may be large, and the next one is to come
+    if waiting:
+        yield _as_one(waiting)
+
+
+def _as_one(waiting: Sequence[_Batch]) -> _Batch:
+    schemas, batches, clocks = zip(*waiting, strict=True)
+    if len(batches) == 1:
+        return waiting[0]
+    last_ts = tuple(chain.from_iterable(clock.last_ts for clock in clocks))
+    commit_times = tuple(chain.from_iterable(clock.commit_times for clock in clocks))
+    return schemas[0], pa.concat_batches(batches), _Clock(last_ts, commit_times)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -27,6 +27,9 @@ SCHEMA = b"weir.schema"
 COMMIT_TIME = b"weir.commit_time"
 BATCHES = b"weir.batches"
 
+#: what runs beside it has the other cores; a batch of some rows takes a third of the time so
+_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+
 _NAME = re.compile(r"^(\d{12,})-(\d+)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)\.arrow$")
 
 
@@ -136,7 +139,7 @@ def _between(batch: pa.RecordBatch, from_ts: Ts, to_ts: Ts) -> pa.RecordBatch:
 
 def _reader(file: Any, path: str) -> Any:
     try:
-        return pa.ipc.open_file(file)
+        return pa.ipc.open_file(file, options=_OPTIONS)
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
 

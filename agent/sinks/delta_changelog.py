@@ -24,6 +24,8 @@ _NAMES = pa.array(["insert", "update_preimage", "update_postimage", "delete", "t
 _TYPE_OF_OP = np.zeros(5, np.int64)
 _TYPE_OF_OP[[INSERT, UPDATE, DELETE, TRUNCATE]] = [_INSERT, _POSTIMAGE, _DELETE, _TRUNCATE]
 
+_MOMENT = pa.timestamp("us", "UTC")
+
 Indexes = npt.NDArray[np.int64]
 
 
@@ -39,7 +41,9 @@ def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> 
         *data.columns,
         _NAMES.take(pa.array(kind)),
         pa.array(changes.commit_ts[change]),
-        _commit_times(changes.commit_time, count),
+        _same_time(changes.commit_time, count)
+        if changes.commit_times is None
+        else _times(changes.commit_times[change]),
         pa.array(changes.seq[change]),
         _unchanged(changes, change, is_after=source < len(changes)),
     ]
@@ -54,7 +58,7 @@ def snapshot_rows(batch: pa.RecordBatch, ts: Ts) -> pa.Table:
         *data.columns,
         pa.repeat(pa.scalar("insert"), count),
         pa.repeat(pa.scalar(int(ts), pa.int64()), count),
-        _commit_times(0.0, count),
+        _same_time(0.0, count),
         pa.repeat(pa.scalar(0, pa.int64()), count),
         pa.nulls(count, pa.list_(pa.string())),
     ]
@@ -88,9 +92,14 @@ def _images(changes: Changes, source: Indexes) -> pa.Table:
     return pa.concat_tables([after, before]).combine_chunks().take(pa.array(source))
 
 
-def _commit_times(commit_time: float, count: int) -> pa.Array:
-    moment = pa.scalar(round(commit_time * 1_000_000) if commit_time else None, pa.timestamp("us", "UTC"))
+def _same_time(commit_time: float, count: int) -> pa.Array:
+    moment = pa.scalar(round(commit_time * 1_000_000) if commit_time else None, _MOMENT)
     return pa.repeat(moment, count)
+
+
+def _times(commit_times: npt.NDArray[np.float64]) -> pa.Array:
+    micros = np.rint(commit_times * 1_000_000).astype(np.int64)
+    return pa.array(micros, mask=commit_times == 0).cast(_MOMENT)
 
 
 def _unchanged(changes: Changes, change: Indexes, *, is_after: Mask) -> pa.Array:

@@ -17,6 +17,7 @@ from agent.log.storage import LogDirectory
 from agent.parts import Flushed, FlushLimits, SpanPosition
 from agent.ports import FlushTask
 from agent.sinks import open_sink
+from agent.sinks.delta_changelog import changelog_rows
 from agent.sources.postgres.types import arrow_schema
 from agent.spark import SparkExecutor
 from reactor.ids import TableSpan, Ts
@@ -161,6 +162,22 @@ def test_spans_of_one_table_share_its_rows(tmp_path: Path) -> None:
     assert 10 < len(read[0]) < 40
     refused = run_flush(FlushTask("feed", halves[0], RECORD, "nope://", SinkMode.UPSERT, "", (), Ts(1), Ts(2)))
     assert (refused.error_code, refused.retryable) == ("SinkUri", False)
+
+
+def test_small_segments_are_decoded_together_and_every_row_keeps_its_commit_time(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SinkMode.CHANGELOG, Inline())
+    rig.append(120, inserted(110, 1, "a", "x"), inserted(115, 2, "b", "x"), commit_time=5.0)
+    rig.append(140, inserted(130, 3, "c", "x"), commit_time=6.5)
+    rig.append(160, inserted(150, 4, "d", "x"))
+    segments = rig.context.reader.segments(rig.limits().head, Ts(100), Ts(160))
+    span = rig.position.span
+    task = FlushTask("feed", span, RECORD, rig.context.sink_uri, SinkMode.CHANGELOG, "", segments, Ts(110), Ts(160))
+    [changes] = read_changes(task)
+    assert changes.after.column("id").to_pylist() == [2, 3, 4]
+    written = changelog_rows(changes.where(changes.seq >= 0), span, key=RECORD.key)
+    moments = written.column("_commit_timestamp").to_pylist()
+    assert [moment and moment.timestamp() for moment in moments] == [5.0, 6.5, None]
+    assert changes.commit_time == 6.5
 
 
 @pytest.mark.spark
