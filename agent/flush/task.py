@@ -7,7 +7,7 @@ that the other tasks of the job keep what they have done; a bug raises and fails
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from reactor.failpoints import Point
 from reactor.records import SinkMode
 
 _TABLES_AT_ONCE = 4
-_PIECE_BYTES = 4 << 20
+_JOINED_BYTES = 1 << 20
 
 
 def run_flushes(tasks: Sequence[FlushTask]) -> list[FlushResult]:
@@ -83,16 +83,14 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
     """
     rules = event_filter.rules_for(task.filter, task.table.schema_name, task.table.name)
     for schema, batch, clock in _joined(_batches(task)):
-        for piece in _pieces(batch):
-            changes = clock.told(decode(schema, piece))
-            if task.change:
-                changes = conform(changes, task.change, keeps_gone=task.sink_mode is SinkMode.CHANGELOG)
-            _refuse_incomplete_moves(changes, task)
-            if rules:
-                changes = rules.apply(changes)
-            yield keep_span(changes, task.span, key=task.table.key)
-            del changes, piece  # they are large, and the next ones are to come
-        del batch
+        changes = clock.told(decode(schema, batch))
+        if task.change:
+            changes = conform(changes, task.change, keeps_gone=task.sink_mode is SinkMode.CHANGELOG)
+        _refuse_incomplete_moves(changes, task)
+        if rules:
+            changes = rules.apply(changes)
+        yield keep_span(changes, task.span, key=task.table.key)
+        del changes, batch  # they are large, and the next ones are to come
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +125,10 @@ def _joined(batches: Iterator[_Batch]) -> Iterator[_Batch]:
     size = 0
     for item in batches:
         more = item[1].nbytes
-        if waiting and (item[0] != waiting[0][0] or size + more > _PIECE_BYTES):
+        if waiting and (item[0] != waiting[0][0] or size + more > _JOINED_BYTES):
             yield _as_one(waiting)
             waiting, size = [], 0
-        if more > _PIECE_BYTES:
+        if more > _JOINED_BYTES:
             yield item
         else:
             waiting, size = [*waiting, item], size + more
@@ -146,16 +144,6 @@ def _as_one(waiting: Sequence[_Batch]) -> _Batch:
     last_ts = tuple(chain.from_iterable(clock.last_ts for clock in clocks))
     commit_times = tuple(chain.from_iterable(clock.commit_times for clock in clocks))
     return schemas[0], pa.concat_batches(batches), _Clock(last_ts, commit_times)
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Events of some mebibytes at a time: what decoding makes of narrow rows is larger than they are."""
-    offsets = segment.event_offsets(batch)
-    count = max(-(-int(offsets[-1] - offsets[0]) // _PIECE_BYTES), 1)
-    bounds = np.searchsorted(offsets, offsets[0] + _PIECE_BYTES * np.arange(count + 1)).tolist()
-    bounds[-1:] = [batch.num_rows]
-    for first, end in pairwise(dict.fromkeys(bounds)):
-        yield batch.slice(first, end - first)
 
 
 def _refuse_incomplete_moves(changes: Changes, task: FlushTask) -> None:

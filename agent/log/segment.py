@@ -1,16 +1,19 @@
 """One file of the change log: its name, how it is written and how one table is read out of it.
 
-A segment is an Arrow IPC file (lz4) with one record batch per table and schema version, in log order inside a batch.
-The name tells its place; the file's schema metadata tells which batch is whose, so a reader touches only the batches of
-its table; every batch carries the table's schema and the commit time of its newest event.
+A segment is an Arrow IPC file (lz4) with record batches of one table and schema version each, in log order inside a
+batch and from one to the next. None is larger than some mebibytes: it is decompressed and decoded as a whole, and what
+decoding makes of narrow rows is larger than they are. The name tells the segment's place; the file's schema metadata
+tells which batch is whose, so a reader touches only the batches of its table; every batch carries the table's schema
+and the commit time of its newest event, or of a newer one of the same segment.
 Which files belong to the log is not told here: that is the head's word (``agent.log.reader``).
 """
 
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,6 +30,7 @@ SCHEMA = b"weir.schema"
 COMMIT_TIME = b"weir.commit_time"
 BATCHES = b"weir.batches"
 
+_PIECE_BYTES = 4 << 20
 #: what runs beside it has the other cores; a batch of some rows takes a third of the time so
 _OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
@@ -70,7 +74,8 @@ def write(directory: LogDirectory, name: SegmentName, batches: Sequence[TableBat
     return name.ref(directory.path_of(str(name)), size=size, tables=tables)
 
 
-def _write_file(file: BinaryIO, batches: Sequence[TableBatch]) -> None:
+def _write_file(file: BinaryIO, whole: Sequence[TableBatch]) -> None:
+    batches = [replace(item, batch=piece) for item in whole for piece in _pieces(item.batch)]
     listing = [[item.schema.table_id, item.batch.num_rows] for item in batches]
     schema = LOG_BATCH.with_metadata({BATCHES: json.dumps(listing)})
     options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -78,6 +83,15 @@ def _write_file(file: BinaryIO, batches: Sequence[TableBatch]) -> None:
         for item in batches:
             metadata = {SCHEMA: item.schema.to_json(), COMMIT_TIME: repr(item.commit_time)}
             writer.write_batch(item.batch, custom_metadata=metadata)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    offsets = event_offsets(batch)
+    count = max(-(-int(offsets[-1] - offsets[0]) // _PIECE_BYTES), 1)
+    bounds = np.searchsorted(offsets, offsets[0] + _PIECE_BYTES * np.arange(count + 1)).tolist()
+    bounds[-1:] = [batch.num_rows]
+    for first, end in pairwise(dict.fromkeys(bounds)):
+        yield batch.slice(first, end - first)
 
 
 def contents_of(path: str) -> tuple[frozenset[int], int]:

@@ -35,10 +35,20 @@ class Arena:
         self.data: Bytes = np.empty(bytes_limit, np.uint8)
         self.rows: Ints = np.empty((max(16, bytes_limit // _BYTES_PER_ROW), _ROW_CELLS), np.int64)
         self.filled = 0
+        #: a burst has filled it once
+        self.is_swollen = False
 
     @property
     def free_bytes(self) -> int:
         return len(self.data) - self.filled
+
+    def room(self, bytes_max: int) -> memoryview:
+        """Where to receive into: ``with`` it, or the error of a lost connection keeps the whole arena."""
+        return self.data.data[self.filled : self.filled + bytes_max]
+
+    def release(self) -> None:
+        """Give the memory back, whoever still knows the arena."""
+        self.data, self.rows, self.filled = np.empty(0, np.uint8), np.empty((0, _ROW_CELLS), np.int64), 0
 
     def grow(self, bytes_min: int) -> None:
         """Make room for ``bytes_min`` bytes in all: for a message that is larger than an arena."""
@@ -81,6 +91,7 @@ class ArenaPool:
 
     def __init__(self, count: int, bytes_limit: int) -> None:
         self._bytes_limit = bytes_limit
+        self._made: list[Arena] = []
         self._free: queue.SimpleQueue[Arena | None] = queue.SimpleQueue()
         for _ in range(count):
             self._free.put(None)  # made when first taken
@@ -91,12 +102,26 @@ class ArenaPool:
             arena = self._free.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        return arena or Arena(self._bytes_limit)
+        if arena is None:
+            arena = Arena(self._bytes_limit)
+            self._made.append(arena)
+        return arena
 
     def give(self, arena: Arena) -> None:
+        """Not kept is one that had to grow for a giant row, and one that a burst has filled, when the burst is over."""
+        is_full = arena.filled > self._bytes_limit // 2
+        is_kept = len(arena.data) == self._bytes_limit and (is_full or not arena.is_swollen)
         arena.filled = 0
-        # one that had to grow for a giant row is not kept
-        self._free.put(arena if len(arena.data) == self._bytes_limit else None)
+        arena.is_swollen |= is_full
+        if not is_kept:
+            self._made.remove(arena)
+        self._free.put(arena if is_kept else None)
+
+    def close(self) -> None:
+        """Give all memory back, when nobody reads any more. A session that has failed is remembered in circles (its
+        error, the frames it came through), and they may last for hours."""
+        for arena in self._made:
+            arena.release()
 
 
 @dataclass(frozen=True, slots=True)

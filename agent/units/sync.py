@@ -10,6 +10,7 @@ Nothing is reported to the server as received before the log's head has moved pa
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import anyio
@@ -133,13 +134,13 @@ class SyncUnit:
 
     async def _session(self) -> None:
         """One connection, to its end. Its end is an error, or ``StreamRestart``."""
-        pool = ArenaPool(self._settings.arenas, self._settings.segment_bytes)
-        opened = await anyio.to_thread.run_sync(self._open, pool)
-        try:
-            await self._read(opened, pool)
-        finally:
-            self._is_connected = False
-            opened.close()
+        with closing(ArenaPool(self._settings.arenas, self._settings.segment_bytes)) as pool:
+            opened = await anyio.to_thread.run_sync(self._open, pool)
+            try:
+                await self._read(opened, pool)
+            finally:
+                self._is_connected = False
+                opened.close()
 
     def _open(self, pool: ArenaPool) -> OpenStream:
         head = self._writer.head

@@ -218,7 +218,7 @@ class BinlogStream:
     def _take_waiting(self) -> bool:
         """Bytes that are here already: of a compressed transaction, and then what had come behind it."""
         arena = self._arena
-        view = arena.data.data[arena.filled : arena.filled + _BLOCK_BYTES]
+        view = arena.room(_BLOCK_BYTES)
         if self._payload is not None:
             count = self._payload.read_into(view)
             if count == 0:
@@ -233,9 +233,9 @@ class BinlogStream:
 
     def _receive(self, *, timeout_s: float) -> int:
         """Bytes put into the arena: what is there, up to a block."""
-        view = self._arena.data.data[self._arena.filled : self._arena.filled + _BLOCK_BYTES]
         try:
-            count = receive_all(self._socket, view, timeout_s=timeout_s)
+            with self._arena.room(_BLOCK_BYTES) as view:
+                count = receive_all(self._socket, view, timeout_s=timeout_s)
         except OSError as error:
             raise self._rare.ended() from error
         self._arena.filled += count

@@ -173,9 +173,9 @@ class ReplicationStream:
 
     def _receive(self, *, timeout_s: float) -> int:
         """Bytes put into the arena: what is there, up to a block."""
-        view = self._arena.data.data[self._arena.filled : self._arena.filled + _BLOCK_BYTES]
         try:
-            count = receive_all(self._socket, view, timeout_s=timeout_s)
+            with self._arena.room(_BLOCK_BYTES) as view:
+                count = receive_all(self._socket, view, timeout_s=timeout_s)
         except OSError as error:
             raise self._ended() from error
         self._arena.filled += count

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -557,3 +558,14 @@ def test_a_definition_waits_for_the_commit_of_its_transaction() -> None:
         (cut,) = read_all(stream)
         assert (len(lines([cut])), cut.ddl) == (1, ())
         assert not stream.is_full
+
+
+def test_the_error_of_a_lost_connection_does_not_keep_the_memory() -> None:
+    with streaming(Binlog()) as stream:
+        arena = stream._arena
+        memory = weakref.ref(arena.data)
+        stream._connection.abort()
+        with pytest.raises(SourceUnreachableError) as kept:
+            stream.read(timeout_s=1.0)
+        arena.release()
+        assert memory() is None, kept.value

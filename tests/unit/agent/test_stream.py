@@ -1,5 +1,6 @@
 """The stream reader: whatever blocks the bytes come in and wherever it is cut, every event comes out once."""
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -197,6 +198,28 @@ def test_a_closed_connection_ends_a_stream(wire: Wire, pool: ArenaPool) -> None:
     wire.server.close()
     with pytest.raises(SourceUnreachableError):
         stream.read(timeout_s=1.0)
+
+
+def test_the_error_of_a_lost_connection_does_not_keep_the_memory(wire: Wire, pool: ArenaPool) -> None:
+    stream = stream_on(wire, pool)
+    memory = weakref.ref(stream._arena.data)
+    wire.server.close()
+    with pytest.raises(SourceUnreachableError) as kept:
+        stream.read(timeout_s=1.0)
+    pool.close()
+    assert memory() is None, kept.value
+
+
+def test_what_a_burst_has_filled_is_given_back_after_it(pool: ArenaPool) -> None:
+    arena = taken(pool)
+    for filled, is_kept in ((100, True), (4000, True), (4000, True), (100, False)):
+        arena.filled = filled
+        pool.give(arena)
+        others = [taken(pool) for _ in range(3)]
+        assert (arena in others) is is_kept
+        for other in others:
+            if other is not arena:
+                pool.give(other)
 
 
 _transactions = st.lists(

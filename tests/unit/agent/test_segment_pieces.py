@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.flush import task
+from agent.log import segment
 from agent.schema import LOG_BATCH
 
 
@@ -15,8 +15,8 @@ def test_the_pieces_are_the_whole(events: list[bytes], size: int, cut: int) -> N
     batch = pa.RecordBatch.from_arrays([places, places, pa.array(events, pa.large_binary())], schema=LOG_BATCH)
     wanted = batch.slice(min(cut, len(events)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task, "_PIECE_BYTES", size)
-        pieces = list(task._pieces(wanted))
+        patch.setattr(segment, "_PIECE_BYTES", size)
+        pieces = list(segment._pieces(wanted))
     assert [row for piece in pieces for row in piece.to_pylist()] == wanted.to_pylist()
     assert all(piece.num_rows for piece in pieces)
     assert all(sum(map(len, piece["event"].to_pylist())) <= 2 * size + 20 for piece in pieces)
