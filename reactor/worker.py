@@ -66,8 +66,8 @@ class WorkerStatistics:
 class EtcdWorker:
     """One reactor over one cluster's state. ``run`` it once; ``post`` to it from the same loop.
 
-    ``now`` and ``WakeAt`` are the loop's time. The inbox has no bound: it fills only while etcd is
-    silent, and then the session, and with it the worker, ends.
+    ``now`` and ``WakeAt`` are the loop's time. The inbox has no bound: it fills only while etcd is silent, and then the
+    session, and with it the worker, ends.
     """
 
     def __init__(
