@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated
 
+import anyio
 import httpx
 import structlog
 from fastapi import APIRouter, Body, FastAPI, Request, Response
@@ -39,6 +40,8 @@ _OF_THE_OWNER = (f"{PREFIX}/changefeeds", f"{PREFIX}/captures", f"{PREFIX}/owner
 _HOP_HEADERS = frozenset(
     {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "content-encoding"}
 )
+#: how often it is looked who is owner while one is asked, and how long one that has left its seat may still answer
+_OWNER_LOOK_S, _LAST_WORDS_S = 0.25, 2.0
 _STATUS: dict[type[WeirError], int] = {
     ChangefeedNotFoundError: 404,
     CaptureNotFoundError: 404,
@@ -218,16 +221,40 @@ class _Forwarder:
         # A comparison of large tables takes as long as it takes; an owner that is gone shows at connecting. Nothing is
         # verified because nothing is encrypted: building a TLS context is most of what a client costs.
         timeout = httpx.Timeout(None, connect=5.0)
+        answer: httpx.Response | None = None
+        reason = "another has taken its place"
         try:
-            async with httpx.AsyncClient(timeout=timeout, trust_env=False, verify=False) as client:
+            async with (
+                httpx.AsyncClient(timeout=timeout, trust_env=False, verify=False) as client,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(self._leave_when_replaced, address, tasks.cancel_scope)
                 answer = await client.request(
                     request.method, target, params=request.query_params, headers=headers, content=await request.body()
                 )
-        except httpx.TransportError as error:
-            text = f"the owner at {address} does not answer ({type(error).__name__}); try again when another is elected"
+                tasks.cancel_scope.cancel()
+        except* httpx.TransportError as errors:
+            reason = type(errors.exceptions[0]).__name__
+        if answer is None:
+            text = f"the owner at {address} does not answer ({reason}); try again when another is elected"
             return _json_error(503, "OwnerUnreachable", text)
         kept = {name: value for name, value in answer.headers.items() if name not in _HOP_HEADERS}
         return Response(answer.content, status_code=answer.status_code, headers=kept)
+
+    async def _leave_when_replaced(self, address: str, scope: anyio.CancelScope) -> None:
+        """A process that stands still takes requests, and answers none of them, also when another is owner by then."""
+        is_owners = True
+        while is_owners:
+            await anyio.sleep(_OWNER_LOOK_S)
+            is_owners = await self._is_owners(address)
+        await anyio.sleep(_LAST_WORDS_S)
+        scope.cancel()
+
+    async def _is_owners(self, address: str) -> bool:
+        try:
+            return await self._cluster.owner_address() == address
+        except WeirError:
+            return False
 
 
 def status_of(error: WeirError) -> int:

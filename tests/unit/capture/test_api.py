@@ -8,7 +8,9 @@ from contextlib import contextmanager
 import anyio
 import httpx
 import pytest
+from anyio.abc import SocketAttribute, SocketListener
 
+from capture import api
 from capture.api import FORWARDED_FROM, create_app
 from capture.client import Client, RemoteError
 from capture.cluster import ChangefeedSpec, ChangefeedUpdate, TableDiff
@@ -193,6 +195,30 @@ async def test_nobody_is_owner() -> None:
 async def test_an_owner_that_does_not_answer_is_503() -> None:
     answer = await call(MemoryCluster(is_owner=False, owner="127.0.0.1:1"), "GET", "/api/v2/changefeeds")
     assert (answer.status_code, answer.json()["error_code"]) == (503, "OwnerUnreachable")
+
+
+async def test_an_owner_that_stands_still_is_asked_no_longer_than_it_is_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the connection, as a stopped process does, and answers nothing."""
+    monkeypatch.setattr(api, "_OWNER_LOOK_S", 0.01)
+    monkeypatch.setattr(api, "_LAST_WORDS_S", 0.01)
+    answered = anyio.Event()
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listeners:
+        [listener] = listeners.listeners
+        assert isinstance(listener, SocketListener)
+        cluster = MemoryCluster(is_owner=False, owner=f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}")
+
+        async def stand_still() -> None:
+            async with await listener.accept():
+                cluster.owner = "127.0.0.1:1"
+                await answered.wait()
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stand_still)
+                answer = await call(cluster, "GET", "/api/v2/changefeeds")
+                answered.set()
+    assert (answer.status_code, answer.json()["error_code"]) == (503, "OwnerUnreachable")
+    assert "another has taken its place" in answer.json()["error_msg"]
 
 
 async def test_a_request_is_forwarded_once_only() -> None:
