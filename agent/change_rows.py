@@ -24,7 +24,8 @@ def after_truncate(parts: Sequence[Changes]) -> tuple[list[Changes], bool]:
     for index in range(len(parts) - 1, -1, -1):
         (at,) = np.nonzero(parts[index].op == TRUNCATE)
         if len(at):
-            rest = [_from(parts[index], int(at[-1]) + 1), *parts[index + 1 :]]
+            behind = np.arange(len(parts[index])) > at[-1]
+            rest = [parts[index].where(behind), *parts[index + 1 :]]
             return [part for part in rest if len(part)], True
     return [part for part in parts if len(part)], False
 
@@ -130,16 +131,3 @@ def _concat_keys(
         for keys, part in zip(before, parts, strict=True)
     ]
     return pa.concat_tables(filled)
-
-
-def _from(part: Changes, start: int) -> Changes:
-    return replace(
-        part,
-        op=part.op[start:],
-        commit_ts=part.commit_ts[start:],
-        seq=part.seq[start:],
-        after=part.after.slice(start),
-        before=None if part.before is None else part.before.slice(start),
-        before_kind=part.before_kind[start:],
-        unchanged={name: flags[start:] for name, flags in part.unchanged.items() if flags[start:].any()},
-    )

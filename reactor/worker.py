@@ -284,33 +284,33 @@ class EtcdWorker:
         if not planned.txn.is_empty:
             self._outcome = anyio.Event()
             try:
-                await self._send(planned)
+                self._is_alone = await self._send(planned)
             finally:
                 self._outcome.set()
             self._take_in_held()
         self._finish()
 
-    async def _send(self, planned: Plan) -> None:
+    async def _send(self, planned: Plan) -> bool:
+        """True when it was committed and nobody else has written before it."""
         self._session.check()
         try:
             result = await self._ask(planned)
         except (EtcdUnreachableError, FailPointError) as error:
             _log.warning("no answer to a transaction", error=str(error))
             self._pending.lost(planned)
-            self._is_alone = False
             self._retry_at = anyio.current_time() + _RETRY_S
-            return
+            return False
         if not result.succeeded:
             self._conflicts += 1
-            self._is_alone = False
             if not self._cursor.has_pending:
                 self._retry_at = anyio.current_time() + _RETRY_S
-            return
+            return False
         self._commits += 1
         self._pending.committed(planned)
-        self._is_alone = self._cursor.commit(result.revision)
-        if self._is_alone:
+        is_alone = self._cursor.commit(result.revision)
+        if is_alone:
             self._take_in(WatchBatch(planned.txn.events(self.state.raw, result.revision), result.revision))
+        return is_alone
 
     async def _ask(self, planned: Plan) -> TxnResult:
         """One transaction. An error of the fail-point behind it is an answer that got lost."""

@@ -61,7 +61,7 @@ class Door(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no types
 
         ``timeout``: seconds, if fewer than the door's own; authentication has its own.
         """
-        limit_s = timeout or self.timeout
+        limit_s = self.timeout if timeout is None else timeout
         metadata = () if skip_auth or self.username is None else await self._credentials_metadata()
         try:
             return await answer_of(stub_func(request, metadata=metadata, timeout=limit_s))
