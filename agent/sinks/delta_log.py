@@ -14,6 +14,7 @@ import os
 import re
 import threading
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -80,6 +81,8 @@ class TableLog:
     def __init__(self, place: TablePlace) -> None:
         self._place = place
         self._directory = os.path.join(place.location, "_delta_log")
+        # tables that are flushed together have about the same versions; they must not all write one in the same flush
+        self._turn = zlib.crc32(place.location.encode())
         self._seen: tuple[int, ...] = ()
         self._read_s = 0.0
         self._forget()
@@ -165,7 +168,7 @@ class TableLog:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(scratch)
-        if version % self._checkpoint_every == 0:
+        if (version + self._turn) % self._checkpoint_every == 0:
             self._write_checkpoint()
 
     @property

@@ -127,6 +127,18 @@ def test_many_flushes_leave_few_files_and_the_right_rows(
     assert list((Path(location(sink)) / "_delta_log").glob("*.checkpoint.parquet"))
 
 
+def test_tables_that_are_flushed_together_write_their_checkpoints_at_other_times(tmp_path: Path) -> None:
+    """Twenty of them in one flush were its longest by far."""
+    due = []
+    for number in range(4):
+        sink = loaded(tmp_path / str(number), rows=ROWS[:1])
+        for step in range(50):
+            flush(sink, task(sink, 100 + step, 101 + step), changes([update(0, "b", str(step))]))
+        [checkpoint] = (Path(location(sink)) / "_delta_log").glob("*.checkpoint.parquet")
+        due.append(checkpoint.name)
+    assert len(set(due)) > 1
+
+
 def _some_changes(chance: random.Random, expected: dict[int, tuple[Any, ...]], step: int) -> Iterator[Change]:
     keys = list(expected)
     for key in chance.sample(keys, 12):
