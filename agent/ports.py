@@ -6,7 +6,7 @@ JVM. Positions (``Ts``) bound half-open ranges ``(from_ts, to_ts]``.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,17 +58,25 @@ class Changes:
     def where(self, keep: npt.NDArray[np.bool_]) -> "Changes":
         """Those rows only."""
         mask = pa.array(keep)
-        unchanged = {name: flags[keep] for name, flags in self.unchanged.items()}
+        return self._picked(keep, lambda images: images.filter(mask))
+
+    def take(self, at: npt.NDArray[np.int64]) -> "Changes":
+        """The rows at these places, in this order."""
+        places = pa.array(at)
+        return self._picked(at, lambda images: images.take(places))
+
+    def _picked(self, rows: npt.NDArray[Any], picked_of: Callable[[pa.RecordBatch], pa.RecordBatch]) -> "Changes":
+        unchanged = {name: flags[rows] for name, flags in self.unchanged.items()}
         return replace(
             self,
-            op=self.op[keep],
-            commit_ts=self.commit_ts[keep],
-            seq=self.seq[keep],
-            after=self.after.filter(mask),
-            before=None if self.before is None else self.before.filter(mask),
-            before_kind=self.before_kind[keep],
+            op=self.op[rows],
+            commit_ts=self.commit_ts[rows],
+            seq=self.seq[rows],
+            after=picked_of(self.after),
+            before=None if self.before is None else picked_of(self.before),
+            before_kind=self.before_kind[rows],
             unchanged={name: flags for name, flags in unchanged.items() if flags.any()},
-            commit_times=None if self.commit_times is None else self.commit_times[keep],
+            commit_times=None if self.commit_times is None else self.commit_times[rows],
         )
 
 

@@ -9,8 +9,9 @@ So all spans of such a table, also those that the row has nothing to do with, st
 (``incomplete_moves``): then the table can be joined in front of it, and one span does what several cannot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,27 @@ def keep_span(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> Chang
     moved = key_changes(changes, key)
     keep = np.where(changes.op == DELETE, old_in, new_in) | (moved & old_in) | (changes.op == TRUNCATE)
     return _split_moves(changes, moved & ~old_in, moved & ~new_in).where(keep)
+
+
+def by_span(changes: Changes, spans: Sequence[TableSpan], *, key: Sequence[str]) -> Iterator[tuple[int, Changes]]:
+    """``keep_span`` for each of ``spans``, which follow upon one another, at about the price of one: which of them,
+    and its changes; spans without any are left out. ``changes`` lie within them, and there is no TRUNCATE."""
+    starts = np.array([span.start for span in spans], np.uint64)
+    new = old = np.searchsorted(starts, key_hash(changes.after, key), side="right") - 1
+    if changes.before is not None:
+        old = np.searchsorted(starts, key_hash(changes.before, key), side="right") - 1
+    at = np.where(changes.op == DELETE, old, new)
+    crosses = key_changes(changes, key) & (old != new)
+    if crosses.any():
+        source = np.repeat(np.arange(len(changes)), 1 + crosses)
+        leaves = crosses[source] & np.append(source[1:] == source[:-1], False)  # the first of two
+        at = np.where(leaves, old[source], at[source])
+        changes = _split_moves(changes.take(source), crosses[source] & ~leaves, leaves)
+    order = np.argsort(at, kind="stable")
+    ends = np.searchsorted(at[order], np.arange(len(spans)), side="right")
+    for number, (begin, end) in enumerate(pairwise([0, *ends.tolist()])):
+        if end > begin:
+            yield number, changes.take(order[begin:end])
 
 
 def _within(hashes: npt.NDArray[np.uint64], span: TableSpan) -> Mask:

@@ -23,7 +23,7 @@ from agent.ports import Changes, FlushResult, FlushTask
 from agent.sinks import (
     delta_commit,
     delta_files,
-    delta_inserts,
+    delta_large,
     delta_log,
     delta_schema,
     delta_table,
@@ -45,8 +45,8 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
     with delta_log.borrowed(place) as log:
         if delta_table.is_written(log or place.opened(), task):
             return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
-        if (inserted := delta_inserts.write(place, task, changes)) is not None:
-            return inserted
+        if (done := delta_large.write(place, log, task, changes)) is not None:
+            return done
         parts = list(changes)
         net = net_changes(parts, key=task.table.key)
         rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)

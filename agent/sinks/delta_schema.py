@@ -78,6 +78,19 @@ def delta_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
     )
 
 
+def source_keys(stored: pa.RecordBatch, keys: pa.Schema) -> pa.RecordBatch:
+    """The key columns of stored rows as the source has them (types of ``keys``), which is how they are hashed."""
+    columns = [_source_column(stored.column(item.name), item.type) for item in keys]
+    return pa.RecordBatch.from_arrays(columns, schema=keys)
+
+
+def _source_column(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The inverse of ``delta_column``."""
+    if pa.types.is_time(wanted):
+        column = pc.binary_join_element_wise(pa.scalar("1970-01-01 "), column, "").cast(pa.timestamp("us"))
+    return column.cast(wanted)
+
+
 def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> Sequence[pa.Field]:
     """The columns of ``wanted`` that the table does not have yet.
 

@@ -35,15 +35,6 @@ def _rest(
     keys = pa.schema([pa.field(name, source.field(name).type) for name in key])
     for batch in pa.RecordBatchReader.from_stream(table.scan(columns=plain.names)):
         rows = pa.RecordBatch.from_arrays([batch.column(item.name).cast(item.type) for item in plain], schema=plain)
-        hashed = pa.RecordBatch.from_arrays(
-            [_as_source(rows.column(item.name), item.type) for item in keys], schema=keys
-        )
+        hashed = delta_schema.source_keys(rows, keys)
         mine = pa.array(in_span(hashed, span, key=key))
         yield pa.Table.from_batches([rows.filter(pc.invert(mine))])
-
-
-def _as_source(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """A stored value as the source has it: the inverse of ``delta_schema.delta_column``."""
-    if pa.types.is_time(wanted):
-        column = pc.binary_join_element_wise(pa.scalar("1970-01-01 "), column, "").cast(pa.timestamp("us"))
-    return column.cast(wanted)

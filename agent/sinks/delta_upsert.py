@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from urllib.parse import unquote
@@ -31,6 +31,9 @@ from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_log import Action, LiveFile, TableLog
 from agent.sinks.delta_table import TablePlace
 from agent.sinks.delta_vectors import Positions
+
+#: where among a file's key columns are rows that go
+Finder = Callable[[pa.Table], Positions]
 
 _SMALL_BYTES = 1 << 20
 #: more small files than these become one
@@ -69,17 +72,21 @@ def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
     """Whether only keys have to be known of the stored rows, the table's columns and files are as we write them, and
     its files can be left as they are, or are as soon written anew."""
     is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
-    if not (log.takes_vectors or is_small or _is_new(net, task)) or net.is_truncated or net.kept:
+    if not (log.takes_vectors or is_small or is_new(net, task)) or net.is_truncated or net.kept:
         return False
-    upserts = delta_schema.delta_table(net.upserts).schema
+    return fits(log, delta_schema.delta_table(net.upserts))
+
+
+def fits(log: TableLog, upserts: pa.Table) -> bool:
+    """Whether the table has just the columns of ``upserts`` (where these are any rows), and files as we write them."""
     stored = _stored_schema(log)
-    is_same = set(upserts.names) == set(stored.names) and all(
-        stored.field(item.name).type == item.type for item in upserts
+    is_same = set(upserts.schema.names) == set(stored.names) and all(
+        stored.field(item.name).type == item.type for item in upserts.schema
     )
-    return (is_same or not net.upserts.num_rows) and all(_is_ours(file) for file in log.files.values())
+    return (is_same or not upserts.num_rows) and all(_is_ours(file) for file in log.files.values())
 
 
-def _is_new(net: NetChanges, task: FlushTask) -> bool:
+def is_new(net: NetChanges, task: FlushTask) -> bool:
     """The source itself says that the table has none of these keys (see ``delta_merge``)."""
     return net.is_insert_only and task.from_ts >= task.table.consistent_ts
 
@@ -102,58 +109,99 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
     if delta_table.is_written(log, task):
         return True
     upserts = delta_schema.delta_table(net.upserts)
-    wanted = _changed_keys(task, net, upserts)
-    thinned = [_thinned(place, file, wanted) for file in log.files.values()]
+    wanted = changed_keys(task, net, upserts)
+    find = (lambda stored: places(stored, wanted)) if wanted.num_rows else None
+    thinned = [_thinned(place, file, wanted.schema, find) for file in log.files.values()]
     if not upserts.num_rows and not any(item.is_touched for item in thinned):
         return False
     small = [item for item in thinned if item.is_small]
     merged = small if len(small) > _SMALL_MAX else []
     if not log.takes_vectors:
         merged = [item for item in thinned if item.is_touched or item in merged]
-    touched = [item for item in thinned if item.is_touched and item not in merged]
-    worn = [item for item in touched if item.is_worn]
     schema = _stored_schema(log)
     new = [upserts.select(schema.names)] if upserts.num_rows else []
-    contents: list[Iterator[pa.Table]] = [chain(*(_rest(place, item, schema) for item in merged), new)]
-    contents += [_rest(place, item, schema) for item in worn]
-    files = [_written(place, task, schema, tables) for tables in contents]
-    actions = [item.file.remove() for item in merged]
-    for item in touched:
-        actions += [item.file.remove(), *([] if item in worn or item.is_empty else [_thinner(item)])]
-    delta_commit.append_to(log, [file for file in files if file is not None], [task], actions)
+    contents = chain(*(_rest(place, item, schema) for item in merged), new)
+    changed = _Changed([_written(place, task, schema, contents)], [item.file.remove() for item in merged])
+    for item in thinned:
+        if item.is_touched and item not in merged:
+            changed.leave_rest(log, place, task, item)
+    changed.commit(log, task)
     return True
 
 
-def _changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Table:
+def replace(
+    log: TableLog, place: TablePlace, task: FlushTask, files: Sequence[DataFile], keys: pa.Schema, find: Finder
+) -> bool:
+    """``files`` in the place of the rows that ``find`` finds among key columns: as ``apply``, but one file of the table
+    at a time, and all of its files may be touched.
+
+    :raises CommitFailedError: another commit was faster.
+    """
+    if delta_table.is_written(log, task):
+        return True
+    changed = _Changed(list(files), [])
+    for file in log.files.values():
+        item = _thinned(place, file, keys, find)
+        if item.is_touched:
+            changed.leave_rest(log, place, task, item)
+    if not changed.files and not changed.actions:
+        return False
+    changed.commit(log, task)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """What one commit will say; a file that is None had no row."""
+
+    files: list[DataFile | None]
+    actions: list[Action]
+
+    def leave_rest(self, log: TableLog, place: TablePlace, task: FlushTask, item: _Thinned) -> None:
+        """A touched file goes, or stays with fewer rows, or is written anew."""
+        self.actions.append(item.file.remove())
+        if item.is_empty:
+            return
+        if item.is_worn or not log.takes_vectors:
+            schema = _stored_schema(log)
+            self.files.append(_written(place, task, schema, _rest(place, item, schema)))
+        else:
+            self.actions.append(_thinner(item))
+
+    def commit(self, log: TableLog, task: FlushTask) -> None:
+        delta_commit.append_to(log, [file for file in self.files if file is not None], [task], self.actions)
+
+
+def changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Table:
     """Keys that may be stored."""
     key = list(task.table.key)
     deletes = delta_schema.delta_table(net.deletes)
     parts = [upserts.select(key)] if upserts.num_rows else []
     parts += [deletes.select(key)] if deletes.num_rows else []
     keys = pa.concat_tables(parts).combine_chunks()
-    return keys.slice(0, 0) if _is_new(net, task) else keys
+    return keys.slice(0, 0) if is_new(net, task) else keys
 
 
-def _thinned(place: TablePlace, file: LiveFile, wanted: pa.Table) -> _Thinned:
+def _thinned(place: TablePlace, file: LiveFile, keys: pa.Schema, find: Finder | None) -> _Thinned:
     before = np.empty(0, np.int64) if file.vector is None else delta_vectors.decode(file.vector)
     assert before is not None, "vectors of other kinds are for delta-rs"
-    if not wanted.num_rows:
+    if find is None:
         return _Thinned(file, before, file.rows, is_touched=False)
-    columns = _stored_keys(place, file, wanted.schema)
-    gone = np.union1d(before, _places(columns, wanted))
+    columns = _stored_keys(place, file, keys)
+    gone = np.union1d(before, find(columns))
     return _Thinned(file, gone, columns.num_rows, is_touched=len(gone) > len(before))
 
 
-def _places(columns: pa.Table, wanted: pa.Table) -> Positions:
-    """Where in a file the wanted keys are."""
-    found = np.ones(columns.num_rows, np.bool_)
+def places(stored: pa.Table, wanted: pa.Table) -> Positions:
+    """Where among the key columns of a file the wanted keys are."""
+    found = np.ones(stored.num_rows, np.bool_)
     for name in wanted.schema.names:
-        found &= pc.is_in(columns.column(name), value_set=wanted.column(name)).to_numpy()
+        found &= pc.is_in(stored.column(name), value_set=wanted.column(name)).to_numpy()
     at = np.flatnonzero(found)
     if len(wanted.schema) == 1 or not len(at):
         return at
     # each part of these keys is wanted; whether they are as a whole
-    codes = key_codes(pa.concat_tables([wanted, columns.take(pa.array(at))]))
+    codes = key_codes(pa.concat_tables([wanted, stored.take(pa.array(at))]))
     return at[np.isin(codes[wanted.num_rows :], codes[: wanted.num_rows])]
 
 

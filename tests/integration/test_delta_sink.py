@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from agent.errors import SinkConfigError, SinkError, SinkFencedError
-from agent.ports import BEFORE_FULL, BEFORE_KEY, Changes, FlushResult, FlushTask, SegmentRef, StagedFile
+from agent.ports import BEFORE_FULL, BEFORE_KEY, Changes, FlushResult, FlushTask, StagedFile
 from agent.sinks import delta_files, delta_upkeep, delta_upsert, open_sink
 from agent.sinks.delta import DeltaSink
 from agent.sinks.delta_upkeep import compact_small_files, remove_replaced_files
@@ -437,47 +437,3 @@ def test_upkeep_waits_for_its_turn_and_never_fails_a_flush(tmp_path: Path, monke
 
 
 # one large transaction
-
-
-def heavy(order: FlushTask) -> FlushTask:
-    """As if its segments were larger than what is merged at once."""
-    segment = SegmentRef("", 1, 1, Ts(101), Ts(200), Ts(200), bytes=5 << 24)
-    return replace(order, segments=(segment,))
-
-
-def test_large_segments_may_hold_nothing_of_the_range(tmp_path: Path) -> None:
-    sink = loaded(tmp_path, rows=[(1, "a", "x")])
-    result = flush(sink, heavy(task(sink, 100, 200)))
-    assert (result.committed, result.rows, result.error) == (False, 0, "")
-    assert sink.recorded_ts(KEYED, SPAN) == 100
-
-
-def test_very_many_new_rows_come_part_by_part_and_in_one_commit(tmp_path: Path) -> None:
-    """What the transaction itself changes and deletes of them is not there."""
-    sink = loaded(tmp_path, rows=[(-1, "a", "x")])
-    before = DeltaTable(sink.place("public", "t").location).version()
-    parts = [changes([insert(at, "n", "n") for at in range(start, start + 100)]) for start in range(0, 1_000, 100)]
-    parts.append(changes([update(at, "u", "u") for at in range(0, 1_000, 10)]))
-    parts.append(changes([delete(at, None, None, before_kind=BEFORE_KEY) for at in range(5, 1_000, 10)]))
-    order = heavy(task(sink, 100, 200))
-    result = flush(sink, order, *parts)
-    assert (result.committed, result.rows) == (True, 1_200)
-    table = DeltaTable(sink.place("public", "t").location)
-    assert table.version() == before + 1
-    assert len(table.file_uris()) == 1 + 20
-    left = {at: ("u" if at % 10 == 0 else "n") for at in range(1_000) if at % 10 != 5} | {-1: "a"}
-    assert dict(rows(sink, "id", "name")) == left
-    assert flush(sink, order, *parts).committed
-    assert len(rows(sink)) == len(left)
-
-
-def test_a_large_transaction_that_does_more_is_merged_as_a_whole(tmp_path: Path) -> None:
-    sink = loaded(tmp_path, rows=[(1, "a", "x")])
-    part = changes([*(insert(at, "n", "n") for at in range(2, 50)), update(1, "b", "y")])
-    assert flush(sink, heavy(task(sink, 100, 200)), part).committed
-    assert len(rows(sink)) == 49
-    assert (1, "b", "y") in rows(sink)
-    replayed = KEYED.with_(consistent_ts=Ts(300))
-    again = changes([insert(at, "m", "m") for at in range(2, 50)])
-    assert flush(sink, heavy(task(sink, 200, 300, table=replayed)), again).committed
-    assert len(rows(sink)) == 49

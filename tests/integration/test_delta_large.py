@@ -1,0 +1,274 @@
+"""Transactions that are too large to be folded at once, into an upserted table: against what a dictionary says."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from agent.ports import BEFORE_KEY, Changes, FlushTask, SegmentRef, SpanCut
+from agent.sinks import delta_commit, delta_upsert, open_sink
+from agent.sinks.delta import DeltaSink
+from agent.span_rows import keep_span
+from owner.scheduler.spans import even_spans
+from reactor.ids import TableSpan, Ts
+from reactor.records import SinkMode, TableRecord
+from tests.integration.test_delta_sink import KEYED, SPAN, flush, loaded, rows, task
+from tests.integration.test_delta_vectors import rows as stored
+from tests.unit.agent.changes_build import (
+    ARROW,
+    UNCHANGED,
+    Change,
+    changes,
+    delete,
+    insert,
+    table_schema,
+    truncate,
+    update,
+)
+
+Rows = dict[int, tuple[Any, ...]]
+
+
+def heavy(order: FlushTask) -> FlushTask:
+    """As if its segments were larger than what is folded at once: 20 parts."""
+    segment = SegmentRef("", 1, 1, Ts(101), Ts(200), Ts(200), bytes=5 << 24)
+    return replace(order, segments=(segment,))
+
+
+def holding(directory: Path, held: Rows, *, vectors: bool) -> DeltaSink:
+    """The rows in three files."""
+    uri = f"delta+file://{directory}?deletion_vectors={str(vectors).lower()}"
+    sink = open_sink(uri, changefeed="feed", mode=SinkMode.UPSERT)
+    assert isinstance(sink, DeltaSink)
+    everything = sorted((key, *row) for key, row in held.items())
+    thirds = [everything[at::3] for at in range(3)]
+    staged = [
+        file
+        for number, third in enumerate(thirds)
+        for file in sink.stage(
+            table_schema(), str(number), iter([changes([insert(*row) for row in third]).after]), Ts(100)
+        )
+    ]
+    sink.load(KEYED, table_schema(), ARROW, staged)
+    return sink
+
+
+def version(sink: DeltaSink) -> int:
+    return int(DeltaTable(sink.place("public", "t").location).version())
+
+
+def files(sink: DeltaSink) -> list[str]:
+    return list(DeltaTable(sink.place("public", "t").location).file_uris())
+
+
+def gone(key: int) -> Change:
+    return delete(key, None, None, before_kind=BEFORE_KEY)
+
+
+def moved(old: int, new: int, *row: Any) -> Change:
+    return update(new, *row, before=(old, None, None), before_kind=BEFORE_KEY)
+
+
+def test_large_segments_may_hold_nothing_of_the_range(tmp_path: Path) -> None:
+    sink = loaded(tmp_path, rows=[(1, "a", "x")])
+    result = flush(sink, heavy(task(sink, 100, 200)))
+    assert (result.committed, result.rows, result.error) == (False, 0, "")
+    assert sink.recorded_ts(KEYED, SPAN) == 100
+
+
+def test_very_many_new_rows_come_part_by_part_and_in_one_commit(tmp_path: Path) -> None:
+    """What the transaction itself changes and deletes of them is not there."""
+    sink = loaded(tmp_path, rows=[(-1, "a", "x")])
+    before = version(sink)
+    parts = [changes([insert(at, "n", "n") for at in range(start, start + 100)]) for start in range(0, 1_000, 100)]
+    parts.append(changes([update(at, "u", "u") for at in range(0, 1_000, 10)]))
+    parts.append(changes([gone(at) for at in range(5, 1_000, 10)]))
+    order = heavy(task(sink, 100, 200))
+    result = flush(sink, order, *parts)
+    assert (result.committed, result.rows) == (True, 1_200)
+    assert version(sink) == before + 1
+    assert len(files(sink)) == 1 + 20
+    left = {at: ("u" if at % 10 == 0 else "n") for at in range(1_000) if at % 10 != 5} | {-1: "a"}
+    assert dict(rows(sink, "id", "name")) == left
+    assert flush(sink, order, *parts).committed
+    assert len(rows(sink)) == len(left)
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_whatever_it_does_it_is_one_commit_and_nothing_of_it_is_merged_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
+) -> None:
+    """Keys change, within a part and from one to another, also again and again, and come back."""
+    _refuse_merges(monkeypatch)
+    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", 0)
+    chance = random.Random(7)
+    expected: Rows = dict.fromkeys(range(3000), ("a", "x"))
+    sink = holding(tmp_path, expected, vectors=vectors)
+    for step in range(4):
+        parts = [changes(list(_some_changes(chance, expected, 400))) for _ in range(5)]
+        before = version(sink)
+        order = heavy(task(sink, 100 + step, 101 + step))
+        assert flush(sink, order, *parts).committed
+        assert version(sink) == before + 1
+        assert stored(sink) == expected
+        assert flush(sink, order, *parts).committed
+        assert version(sink) == before + 1
+    assert sink.recorded_ts(KEYED, SPAN) == 104
+
+
+def _halves(sink: DeltaSink) -> tuple[TableSpan, TableSpan]:
+    first, second = even_spans(KEYED.table_id, 2)
+    sink.cut(KEYED, SpanCut((SPAN,), (first, second), Ts(100), 1))
+    return first, second
+
+
+def _some_changes(chance: random.Random, expected: Rows, count: int) -> list[Change]:
+    made: list[Change] = []
+    for number in range(count):
+        key, value = chance.choice(list(expected)), (f"n{number}", chance.choice(["x", None]))
+        new = chance.randrange(100_000)
+        match chance.randrange(4):
+            case 0 if new not in expected:
+                expected[new] = value
+                made.append(insert(new, *value))
+            case 1:
+                del expected[key]
+                made.append(gone(key))
+            case 2 if new not in expected:
+                del expected[key]
+                expected[new] = value
+                made.append(moved(key, new, *value))
+            case _:
+                expected[key] = value
+                made.append(update(key, *value))
+    return made
+
+
+def _refuse_merges(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("merged as a whole")
+
+    monkeypatch.setattr("agent.sinks.delta_merge._apply", refuse)
+    monkeypatch.setattr(delta_upsert, "apply", refuse)
+
+
+def test_of_a_file_that_loses_little_only_the_vector_changes(tmp_path: Path) -> None:
+    sink = holding(tmp_path, dict.fromkeys(range(3000), ("a", "x")), vectors=True)
+    before = files(sink)
+    assert flush(sink, heavy(task(sink, 100, 200)), changes([gone(at) for at in range(0, 300, 3)])).committed
+    assert files(sink) == before
+    assert len(stored(sink)) == 2_900
+
+
+def test_a_file_that_loses_all_goes(tmp_path: Path) -> None:
+    sink = holding(tmp_path, dict.fromkeys(range(3000), ("a", "x")), vectors=True)
+    assert flush(sink, heavy(task(sink, 100, 200)), changes([gone(at) for at in range(0, 3_000, 3)])).committed
+    assert len(files(sink)) == 2
+    assert len(stored(sink)) == 2_000
+
+
+def test_one_span_of_a_table_leaves_the_others_alone(tmp_path: Path) -> None:
+    """A key that moves out of the span is a delete, and the other span's insert."""
+    held = dict.fromkeys(range(300), ("a", "x"))
+    sink = holding(tmp_path, held, vectors=True)
+    span, _ = _halves(sink)
+    order = heavy(replace(task(sink, 100, 200), span=span))
+    everything = changes([update(at, "b", "y") for at in range(300)])
+    mine = keep_span(everything, span, key=KEYED.key)
+    assert 0 < len(mine) < 300
+    assert flush(sink, order, mine).committed
+    ours = set(mine.after.column("id").to_pylist())
+    assert stored(sink) == {at: ("b", "y") if at in ours else ("a", "x") for at in range(300)}
+
+
+def test_a_replayed_range_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before ``consistent_ts`` an insert may be there already."""
+    _refuse_merges(monkeypatch)
+    sink = loaded(tmp_path, rows=[(at, "a", "x") for at in range(50)])
+    replayed = KEYED.with_(consistent_ts=Ts(300))
+    again = changes([insert(at, "m", "m") for at in range(2, 60)])
+    assert flush(sink, heavy(task(sink, 100, 200, table=replayed)), again).committed
+    assert stored(sink) == {at: ("m", "m") if at >= 2 else ("a", "x") for at in range(60)}
+
+
+@pytest.mark.parametrize(
+    ("large", "left"),
+    [
+        ([update(1, "b", UNCHANGED)], {1: ("b", "x"), 2: ("a", "y")}),
+        ([truncate(), insert(3, "n", "z")], {3: ("n", "z")}),
+        ([update(5, "b", UNCHANGED, before=(1, None, None), before_kind=BEFORE_KEY)], {5: ("b", "x"), 2: ("a", "y")}),
+    ],
+    ids=["left out", "truncate", "moved and left out"],
+)
+def test_what_stored_values_alone_can_tell_is_merged_as_a_whole(
+    tmp_path: Path, large: Sequence[Change], left: Rows
+) -> None:
+    sink = loaded(tmp_path, rows=[(1, "a", "x"), (2, "a", "y")])
+    assert flush(sink, heavy(task(sink, 100, 200)), changes(large)).committed
+    assert stored(sink) == left
+
+
+def test_a_new_row_that_moves_and_leaves_a_value_out_keeps_it(tmp_path: Path) -> None:
+    """The value stands in the part that the row has left."""
+    sink = loaded(tmp_path)
+    moves = [moved(at, at + 1_000, "m", UNCHANGED) for at in range(40)]
+    large = changes([*(insert(at, "n", f"big {at}") for at in range(40)), *moves])
+    assert flush(sink, heavy(task(sink, 100, 200)), large).committed
+    assert stored(sink) == {at + 1_000: ("m", f"big {at}") for at in range(40)}
+
+
+def test_another_commit_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has done to the files is respected."""
+    sink = holding(tmp_path, dict.fromkeys(range(300), ("a", "x")), vectors=True)
+    first, second = _halves(sink)
+    everything = changes([update(at, "b", "y") for at in range(0, 300, 2)])
+    inner = delta_commit.append_to
+    pending = [heavy(replace(task(sink, 100, 200), span=second))]
+
+    def append_to(*arguments: Any) -> None:
+        if pending:
+            order = pending.pop()
+            assert flush(sink, order, keep_span(everything, second, key=KEYED.key)).committed
+        inner(*arguments)
+
+    monkeypatch.setattr(delta_commit, "append_to", append_to)
+    order = heavy(replace(task(sink, 100, 200), span=first))
+    assert flush(sink, order, keep_span(everything, first, key=KEYED.key)).committed
+    assert stored(sink) == {at: ("a", "x") if at % 2 else ("b", "y") for at in range(300)}
+
+
+WIDE = pa.schema([("amount", pa.decimal128(20, 3)), ("at", pa.time64("us")), ("name", pa.string()), ("n", pa.int64())])
+WIDE_KEY = ("amount", "at", "name")
+WIDE_TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=WIDE_KEY, start_ts=Ts(100))
+
+
+def test_keys_of_several_columns_that_are_stored_as_other_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _refuse_merges(monkeypatch)
+    keys = [
+        (Decimal(amount) / 8, time(hour, 5, 7, fraction), name)
+        for amount in range(8)
+        for hour, fraction in ((0, 0), (23, 120_000))
+        for name in ("", "ä", "x" * 30)
+    ]
+    sink = open_sink(f"delta+file://{tmp_path}", changefeed="feed", mode=SinkMode.UPSERT)
+    assert isinstance(sink, DeltaSink)
+    schema = table_schema(WIDE, key=WIDE_KEY)
+    held = _wide([insert(*key, 1) for key in keys])
+    sink.load(WIDE_TABLE, schema, WIDE, sink.stage(schema, "0", iter([held.after]), Ts(100)))
+    large = _wide([update(*key, 2) for key in keys[::2]] + [delete(*key, None) for key in keys[1::4]])
+    assert flush(sink, heavy(task(sink, 100, 200, table=WIDE_TABLE)), large).committed
+    left = sorted(row[-1] for row in rows(sink, "amount", "n"))
+    assert left == [1] * (len(keys[1::2]) - len(keys[1::4])) + [2] * len(keys[::2])
+
+
+def _wide(made: Sequence[Change]) -> Changes:
+    return changes(made, arrow=WIDE, key=WIDE_KEY)
