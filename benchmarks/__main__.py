@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import benchmarks
@@ -53,7 +54,7 @@ def main() -> int:
 def _print(name: str, figures: Mapping[str, Any]) -> None:
     table = Table(title=name, title_justify="left", show_header=False)
     for key, value in figures.items():
-        table.add_row(key.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else str(value))
+        table.add_row(key.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else escape(str(value)))
     Console().print(table)
 
 

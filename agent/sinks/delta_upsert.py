@@ -6,7 +6,7 @@ file never changes). Their places go into the files' vectors and the new rows in
 with the record. What that leaves behind is cleared up on the way, in the same commit: many small files become one, and
 a file that has lost much is written anew.
 
-Whatever needs stored values, or other columns, is for the MERGE of ``delta_merge``, which knows vectors too.
+Other columns than the table's are for the MERGE of ``delta_merge``, which knows vectors too.
 """
 
 import json
@@ -26,9 +26,10 @@ import pyarrow.parquet as pq
 
 from agent.changes import NetChanges, key_codes
 from agent.ports import FlushTask
-from agent.sinks import delta_commit, delta_files, delta_log, delta_schema, delta_table, delta_vectors
+from agent.sinks import delta_commit, delta_files, delta_log, delta_schema, delta_stored, delta_table, delta_vectors
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_log import Action, LiveFile, TableLog
+from agent.sinks.delta_stored import ReplacedRows
 from agent.sinks.delta_table import TablePlace
 from agent.sinks.delta_vectors import Positions
 
@@ -47,12 +48,20 @@ _KEYS_BYTES_MAX = 48 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Thinned:
-    """A live file and which of its rows are gone, now or already."""
+    """A live file: which of its rows are gone already, and which go now."""
 
     file: LiveFile
-    gone: Positions
+    before: Positions
+    taken: Positions
     rows: int
-    is_touched: bool
+
+    @property
+    def gone(self) -> Positions:
+        return np.union1d(self.before, self.taken)
+
+    @property
+    def is_touched(self) -> bool:
+        return len(self.taken) > 0
 
     @property
     def is_small(self) -> bool:
@@ -60,19 +69,20 @@ class _Thinned:
 
     @property
     def is_empty(self) -> bool:
-        return len(self.gone) == self.rows
+        return len(self.before) + len(self.taken) == self.rows
 
     @property
     def is_worn(self) -> bool:
         """Small ones go on until there are many."""
-        return not self.is_small and len(self.gone) > min(self.rows * _GONE_SHARE, _GONE_MAX)
+        gone = len(self.before) + len(self.taken)
+        return not self.is_small and gone > min(self.rows * _GONE_SHARE, _GONE_MAX)
 
 
 def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
-    """Whether only keys have to be known of the stored rows, the table's columns and files are as we write them, and
-    its files can be left as they are, or are as soon written anew."""
+    """Whether the table's columns and files are as we write them, and its files can be left as they are, or are as soon
+    written anew."""
     is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
-    if not (log.takes_vectors or is_small or is_new(net, task)) or net.is_truncated or net.kept:
+    if not (log.takes_vectors or is_small or is_new(net, task)) or net.is_truncated:
         return False
     return fits(log, delta_schema.delta_table(net.upserts))
 
@@ -114,6 +124,9 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
     thinned = [_thinned(place, file, wanted.schema, find) for file in log.files.values()]
     if not upserts.num_rows and not any(item.is_touched for item in thinned):
         return False
+    if net.kept:
+        replaced = (_replaced(place, item, wanted.schema) for item in thinned if item.is_touched)
+        upserts = delta_stored.fill(upserts, net, replaced, key=task.table.key)
     small = [item for item in thinned if item.is_small]
     merged = small if len(small) > _SMALL_MAX else []
     if not log.takes_vectors:
@@ -186,10 +199,15 @@ def _thinned(place: TablePlace, file: LiveFile, keys: pa.Schema, find: Finder | 
     before = np.empty(0, np.int64) if file.vector is None else delta_vectors.decode(file.vector)
     assert before is not None, "vectors of other kinds are for delta-rs"
     if find is None:
-        return _Thinned(file, before, file.rows, is_touched=False)
+        return _Thinned(file, before, np.empty(0, np.int64), file.rows)
     columns = _stored_keys(place, file, keys)
-    gone = np.union1d(before, find(columns))
-    return _Thinned(file, gone, columns.num_rows, is_touched=len(gone) > len(before))
+    return _Thinned(file, before, np.setdiff1d(find(columns), before, assume_unique=True), columns.num_rows)
+
+
+def _replaced(place: TablePlace, item: _Thinned, keys: pa.Schema) -> ReplacedRows:
+    return ReplacedRows(
+        _path(place, item.file), item.taken, _stored_keys(place, item.file, keys).take(pa.array(item.taken))
+    )
 
 
 def places(stored: pa.Table, wanted: pa.Table) -> Positions:
@@ -219,7 +237,7 @@ def _written(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iter
 
 def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of a file that are not gone."""
-    at = 0
+    at, gone = 0, item.gone
     with pq.ParquetFile(_path(place, item.file)) as parquet:
         for batch in parquet.iter_batches(_BATCH_ROWS, use_threads=False):
             columns = [
@@ -229,8 +247,8 @@ def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.T
                 for field in schema
             ]
             stays = np.ones(batch.num_rows, np.bool_)
-            first, end = np.searchsorted(item.gone, (at, at + batch.num_rows))
-            stays[item.gone[first:end] - at] = False
+            first, end = np.searchsorted(gone, (at, at + batch.num_rows))
+            stays[gone[first:end] - at] = False
             yield pa.Table.from_arrays(columns, schema=schema).filter(pa.array(stays))
             at += batch.num_rows
 

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from deltalake.schema import Field, PrimitiveType
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import SinkFencedError, SinkUriError
 from agent.ports import BEFORE_KEY
-from agent.sinks import delta_log, delta_upkeep, delta_upsert, delta_vectors, open_sink
+from agent.sinks import delta_files, delta_log, delta_merge, delta_upkeep, delta_upsert, delta_vectors, open_sink
 from agent.sinks.delta import DeltaSink
 from reactor.ids import TableSpan, Ts
 from reactor.records import SinkMode
@@ -107,6 +108,8 @@ def test_many_flushes_leave_few_files_and_the_right_rows(
     """Each way beside delta-rs's own merges, compactions, checkpoints and vacuums, and after a lost process."""
     monkeypatch.setattr(delta_upsert, "_SMALL_MAX", 5)
     monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", small_bytes)
+    if way != "merged":
+        monkeypatch.setattr(delta_merge, "_apply", _never)
     sink = loaded(tmp_path, vectors="true" if way == "vectors" else "false")
     chance, expected, most = random.Random(4), {row[0]: row[1:] for row in ROWS}, 0
     for step in range(120):
@@ -125,6 +128,38 @@ def test_many_flushes_leave_few_files_and_the_right_rows(
     assert rows(sink) == expected
     assert most <= 8
     assert list((Path(location(sink)) / "_delta_log").glob("*.checkpoint.parquet"))
+
+
+def _never(*_: Any) -> None:
+    raise AssertionError("delta-rs merged")
+
+
+def test_what_updates_left_out_is_looked_up_where_it_stands(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In several files and row groups, under what was the key, in a file that lacks the column, or nowhere."""
+    monkeypatch.setattr(delta_merge, "_apply", _never)
+    monkeypatch.setattr(delta_files, "_ROW_GROUP_ROWS", 100)
+    flush(sink, task(sink, 100, 110), changes([insert(at, "n", f"big {at}") for at in range(2_000, 3_000)]))
+    DeltaTable(location(sink)).alter.add_columns([Field("late", PrimitiveType("string"))])
+    wide = pa.schema([*ARROW, pa.field("late", pa.string())])
+    left_out = [
+        update(7, "b", UNCHANGED, UNCHANGED),
+        update(2_050, "b", UNCHANGED, "l"),
+        update(2_950, UNCHANGED, UNCHANGED, UNCHANGED),
+        update(5_000, "moved", UNCHANGED, "l", before=(2_500, None, None, None), before_kind=BEFORE_KEY),
+        insert(2_500, "again", "x", "y"),
+        update(9_999, "nowhere", UNCHANGED, "l"),
+    ]
+    flush(sink, task(sink, 110, 120), changes(left_out, arrow=wide))
+    columns = ["id", "name", "big", "late"]
+    reader = pa.RecordBatchReader.from_stream(DeltaTable(location(sink)).scan(columns=columns))
+    found = {row["id"]: tuple(row.values())[1:] for row in reader.read_all().to_pylist()}
+    assert len(found) == 2_002
+    assert found[7] == ("b", "x", None)
+    assert found[2_050] == ("b", "big 2050", "l")
+    assert found[2_950] == ("n", "big 2950", None)
+    assert found[5_000] == ("moved", "big 2500", "l")
+    assert found[2_500] == ("again", "x", "y")
+    assert found[9_999] == ("nowhere", None, "l")
 
 
 def test_tables_that_are_flushed_together_write_their_checkpoints_at_other_times(tmp_path: Path) -> None:
@@ -153,14 +188,14 @@ def _some_changes(chance: random.Random, expected: dict[int, tuple[Any, ...]], s
         if key not in expected:
             expected[key] = (f"i{step}", "z")
             yield insert(key, *expected[key])
-    if step % 7 == 3:  # the stored value is wanted: a MERGE
+    if step % 7 == 3:  # the stored value is wanted
         key = chance.choice(list(expected))
         expected[key] = ("kept", expected[key][1])
         yield update(key, "kept", UNCHANGED)
-    moved, free = chance.choice(list(expected)), 10_000 + step
-    expected[free] = ("moved", "m")
+    moved, free, big = chance.choice(list(expected)), 10_000 + step, "m" if step % 5 else UNCHANGED
+    expected[free] = ("moved", expected[moved][1] if big is UNCHANGED else big)
     del expected[moved]
-    yield update(free, "moved", "m", before=(moved, None, None), before_kind=BEFORE_KEY)
+    yield update(free, "moved", big, before=(moved, None, None), before_kind=BEFORE_KEY)
 
 
 def test_a_file_that_has_lost_much_is_written_anew(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
