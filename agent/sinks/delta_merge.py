@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Schema, WriterProperties
+from deltalake import DeltaTable, Schema
 
 from agent.changes import NetChanges, net_changes
 from agent.ports import Changes, FlushResult, FlushTask
@@ -128,7 +128,7 @@ def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Ta
         source_alias="s",
         target_alias="t",
         streamed_exec=False,  # so that the range of the source's keys tells which files to leave alone
-        writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+        writer_properties=delta_table.writer_properties(table),
         commit_properties=delta_table.commit_properties([task]),
     )
     merger = merger.when_matched_update(values, predicate=f"NOT s.{_GONE}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
@@ -184,6 +184,24 @@ def arrow_schema(table: DeltaTable) -> pa.Schema:
 
 def to_arrow(schema: Schema) -> pa.Schema:
     return pa.schema(schema.to_arrow())
+
+
+def writer_properties(table: DeltaTable) -> WriterProperties:
+    """How delta-rs writes rows of this table: without statistics where its own are wrong.
+
+    It tells the bounds of decimals as floats, so a value may lie beside them; those of floats leave NaN out. A file whose
+    bounds are wrong is passed over by readers that look for such a value - and by its own MERGE, which then has a key
+    twice (seen with 1.6.6, keys of MySQL's ``bigint unsigned``).
+    """
+    wrong = [item.name for item in arrow_schema(table) if _has_wrong_bounds(item.type)]
+    without = ColumnProperties(statistics_enabled="NONE")
+    return WriterProperties(
+        compression="ZSTD", compression_level=1, column_properties=dict.fromkeys(wrong, without) or None
+    )
+
+
+def _has_wrong_bounds(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
 
 
 def refuse_unwritable(directory: Path) -> None:

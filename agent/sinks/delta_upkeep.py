@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from agent.errors import SinkError
+from agent.sinks import delta_table
 from agent.sinks.delta_table import TablePlace
 
 _TARGET_FILE_BYTES = 32 << 20
@@ -87,7 +88,8 @@ def compact_small_files(table: DeltaTable) -> int:
     sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
     small = int(sum(size < _SMALL_FILE_BYTES for size in sizes))
     if small > _SMALL_FILES_MAX:
-        table.optimize.compact(target_size=_TARGET_FILE_BYTES, max_concurrent_tasks=1)
+        properties = delta_table.writer_properties(table)
+        table.optimize.compact(target_size=_TARGET_FILE_BYTES, max_concurrent_tasks=1, writer_properties=properties)
         _log.info("compacted", table=table.table_uri, files=small)
     return small
 
