@@ -189,9 +189,9 @@ def to_arrow(schema: Schema) -> pa.Schema:
 def writer_properties(table: DeltaTable) -> WriterProperties:
     """How delta-rs writes rows of this table: without statistics where its own are wrong.
 
-    It tells the bounds of decimals as floats, so a value may lie beside them; those of floats leave NaN out. A file whose
-    bounds are wrong is passed over by readers that look for such a value - and by its own MERGE, which then has a key
-    twice (seen with 1.6.6, keys of MySQL's ``bigint unsigned``).
+    It tells the bounds of decimals as floats, so a value may lie beside them; those of floats leave NaN out. A file
+    whose bounds are wrong is passed over by readers that look for such a value - and by its own MERGE, which then has a
+    key twice (seen with 1.6.6, keys of MySQL's ``bigint unsigned``).
     """
     wrong = [item.name for item in arrow_schema(table) if _has_wrong_bounds(item.type)]
     without = ColumnProperties(statistics_enabled="NONE")
