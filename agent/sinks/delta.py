@@ -125,7 +125,10 @@ class DeltaSink:
         name = f"{_STAGED}{ts:x}-{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}.parquet"
         tables = (self._staged_rows(batch, ts) for batch in batches)
         first = next(tables, None)
-        file = None if first is None else delta_files.write_file(place, name, chain([first], tables), first.schema)
+        if first is None:
+            return []
+        delta_schema.refuse_alike(first.schema.names, table=table.qualified_name)
+        file = delta_files.write_file(place, name, chain([first], tables), first.schema)
         if file is None:
             return []
         return [StagedFile(f"{place}/{name}", file.rows, file.bytes, file.to_json())]
@@ -137,6 +140,7 @@ class DeltaSink:
         place, span = self.place(table.schema_name, table.name), TableSpan(table.table_id)
         if self._is_loaded(place, table, span):
             return
+        delta_schema.refuse_alike(arrow.names, table=schema.qualified_name)
         staged = [DataFile.from_json(file.stats) for file in files]
         columns = delta_schema.delta_schema(arrow, is_changelog=self._is_changelog)
         for text in dict.fromkeys(file.schema for file in staged):

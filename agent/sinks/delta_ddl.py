@@ -137,6 +137,7 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
     assert change.after is not None
     if is_applied(table, writer, change.after.table_id, change.ts):
         return
+    delta_schema.refuse_alike([move.name for move in change.columns], table=change.name)
     record = _record(writer, change.after.table_id, change.ts)
     stored = delta_table.arrow_schema(table)
     moves = delta_rewrite.moves(stored, change, is_changelog=writer.is_changelog)

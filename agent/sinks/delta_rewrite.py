@@ -30,11 +30,11 @@ def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool) -> lis
     wanted = [_stored_move(move, stored) for move in change.columns]
     if not is_changelog:
         return wanted
-    moved, names = {move.origin for move in wanted}, {move.name for move in wanted}
+    moved, names = {move.origin for move in wanted}, {move.name.lower() for move in wanted}
     kept = []
     for item in stored:
         if item.name not in moved:
-            name = f"{item.name}_before_{int(change.ts):x}" if item.name in names else item.name
+            name = f"{item.name}_before_{int(change.ts):x}" if item.name.lower() in names else item.name
             kept.append(ColumnMove(name, delta_schema.plain_type(item.type), item.name))
     return [*wanted, *kept]
 

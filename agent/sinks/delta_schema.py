@@ -60,6 +60,18 @@ def delta_schema(arrow: pa.Schema, *, is_changelog: bool = False) -> pa.Schema:
     return pa.schema([*fields, *CHANGELOG_FIELDS])
 
 
+def refuse_alike(names: Sequence[str], *, table: str) -> None:
+    """:raises SinkConfigError: two names differ in case alone; for Delta, and for its readers, they are the same."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SinkConfigError(
+                f"columns {other} and {name} of {table} are one to Delta, for which case does not count; "
+                "rename one, or leave it out by a column selector"
+            )
+
+
 def delta_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """The values of a source column as they are written."""
     wanted = delta_type(column.type)

@@ -104,6 +104,26 @@ def test_names_that_change_places(tmp_path: Path) -> None:
     assert rows(tmp_path) == [(1, "x", "a"), (2, "y", None)]
 
 
+def test_names_that_differ_in_case_alone_are_refused(tmp_path: Path) -> None:
+    """Delta and its readers take them for one: the table waits, or is never made."""
+    arrow = pa.schema([*ARROW, pa.field("Name", pa.int32())])
+    sink = loaded(tmp_path, rows=ROWS)
+    with pytest.raises(SinkConfigError, match=r"columns name and Name of public\.t are one to Delta"):
+        sink.alter([altered(moves(arrow, Name=None))])
+    batch = changes([insert(1, "a", "x", 5)], arrow=arrow).after
+    with pytest.raises(SinkConfigError, match="leave it out by a column selector"):
+        sink.stage(table_schema(arrow), "0", iter([batch]), Ts(200))
+    with pytest.raises(SinkConfigError, match="rename one"):
+        sink.load(OTHER, table_schema(arrow), arrow, [])
+
+
+def test_a_changelog_keeps_a_column_beside_one_whose_name_differs_in_case(tmp_path: Path) -> None:
+    sink = loaded(tmp_path, SinkMode.CHANGELOG, rows=[(1, "a", "x")])
+    arrow = pa.schema([("id", pa.int64()), ("Name", pa.int32()), ("big", pa.string())])
+    sink.alter([altered(moves(arrow, Name=None))])
+    assert rows(tmp_path, "t", "id", "Name", "name_before_96") == [(1, None, "a")]
+
+
 def test_a_column_that_comes_back_is_empty(tmp_path: Path) -> None:
     sink = loaded(tmp_path, rows=ROWS)
     sink.alter([altered(moves(ARROW, name=None))])
