@@ -44,7 +44,7 @@ def place_name(uri: str, log: Position) -> str:
         from agent.sources.mysql.positions import SourcePosition
 
         try:
-            return str(SourcePosition.from_json(log.text).binlog)
+            return str(SourcePosition.from_json(log.text).needed)
         except SourceError:
             return ""  # whoever has to go on there says what is wrong with it
     from agent.sources.postgres.lsn import format_lsn

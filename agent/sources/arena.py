@@ -63,6 +63,13 @@ class Arena:
             rows[: len(self.rows)] = self.rows
             self.rows = rows
 
+    def insert(self, at: int, count: int) -> None:
+        """Move what lies from ``at`` on by ``count`` bytes, which may then be written."""
+        if self.filled + count > len(self.data):
+            self.grow(self.filled + count)
+        self.data[at + count : self.filled + count] = self.data[at : self.filled].copy()
+        self.filled += count
+
     def make_room(self, until: int) -> int:
         """Forget the bytes before ``until``, which no row points at, or grow where there are none; returns how many."""
         if until == 0:

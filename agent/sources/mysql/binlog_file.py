@@ -67,7 +67,7 @@ class BinlogFile:
 
 def _inside(event: FileEvent) -> Iterator[FileEvent]:
     """What a compressed transaction holds: events without checksums."""
-    payload = Payload(event.body, b"")
+    payload = Payload(event.body)
     while header := _take(payload, HEADER_BYTES):
         time, number, server_id, length, _, flags = _HEADER.unpack(header)
         yield FileEvent(event.at, time, number, server_id, flags, _take(payload, length - HEADER_BYTES))

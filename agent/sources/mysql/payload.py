@@ -17,13 +17,12 @@ class _Reader(Protocol):
 
 
 class Payload:
-    """``body`` of the payload event. ``rest``: what had come behind it and is to be read afterwards."""
+    """``body`` of the payload event."""
 
-    def __init__(self, body: bytes, rest: bytes) -> None:
+    def __init__(self, body: bytes) -> None:
         """:raises SourceConfigError: compressed in a way that is not known."""
         compression, at = events.parse_payload(body)
         self._reader = _open(compression, body[at:])
-        self.rest = rest
 
     def read_into(self, view: memoryview) -> int:
         """Bytes put into ``view``; 0 at the end.

@@ -11,7 +11,7 @@ The *epoch* grows when the source goes on at another server by GTID: positions o
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from agent.errors import SourceConfigError, SourceError
@@ -79,6 +79,8 @@ class SourcePosition:
     digits: int
     position: int
     gtid: str = ""
+    #: distributed transactions that wait here for their decision: see ``prepared``
+    prepared: tuple[tuple[str, int], ...] = ()
 
     @property
     def epoch(self) -> Epoch:
@@ -96,9 +98,17 @@ class SourcePosition:
     @property
     def binlog(self) -> BinlogPosition:
         """Where to go on. A position that fills its 32 bits is the end of an overlong file: the next one follows."""
-        ts = self.ts
-        _, number, position = unpack(ts)
-        return BinlogPosition(f"{self.epoch.base}.{number:0{self.digits}d}", max(position, FIRST_POSITION))
+        return self.place(self.ts)
+
+    def place(self, ts: Ts) -> BinlogPosition:
+        """Where the transaction of ``ts`` begins, in the binlog of its epoch."""
+        epoch, number, position = unpack(ts)
+        return BinlogPosition(f"{self.epochs[epoch].base}.{number:0{self.digits}d}", max(position, FIRST_POSITION))
+
+    @property
+    def needed(self) -> BinlogPosition:
+        """The oldest place that may have to be read again: that of the oldest transaction that is only prepared."""
+        return self.place(Ts(min([self.ts, *(ts for _, ts in self.prepared if ts)])))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -109,7 +119,8 @@ class SourcePosition:
         try:
             fields = json.loads(text)
             epochs = tuple(Epoch(**epoch) for epoch in fields.pop("epochs"))
-            return cls(epochs=epochs, **fields)
+            prepared = tuple((str(name), int(ts)) for name, ts in fields.pop("prepared", ()))
+            return cls(epochs=epochs, prepared=prepared, **fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise SourceError("the recorded position of the binlog is damaged; create the changefeed again") from error
 
@@ -125,7 +136,10 @@ def next_epoch(before: SourcePosition, server: str, binlog: BinlogPosition) -> S
     :raises SourceError: no epoch is left.
     """
     epoch = Epoch(before.epoch.number + 1, server, split_file_name(binlog.file)[0], before.gtid)
-    return _at(binlog, before.epochs, epoch, before.gtid)
+    begun = _at(binlog, before.epochs, epoch, before.gtid)
+    # where the other server has them is looked up when they are committed: no transaction begins at a file's begin
+    prepared = tuple((name, ts and int(begun.ts)) for name, ts in before.prepared)
+    return replace(begun, prepared=prepared)
 
 
 def _at(binlog: BinlogPosition, earlier: tuple[Epoch, ...], epoch: Epoch, gtid: str) -> SourcePosition:

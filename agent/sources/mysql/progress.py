@@ -14,6 +14,7 @@ from agent.sources.mysql import txn
 from agent.sources.mysql.events import TaggedGtid
 from agent.sources.mysql.gtid import GtidSet, MariaGtidSet, MysqlGtidSet, parse_gtid_set
 from agent.sources.mysql.positions import BinlogPosition, Epoch, SourcePosition, split_file_name, unpack
+from agent.sources.mysql.prepared import Prepared
 
 _LINES = 64
 _HALF = (1 << 64) - 1
@@ -27,6 +28,7 @@ class Progress:
         self._state = state
         self._read: GtidSet = parse_gtid_set(begun.gtid, is_mariadb=is_mariadb)
         self._open: tuple[TaggedGtid, int] | None = None
+        self.prepared = Prepared(begun.prepared)
         #: the kernels' table: see ``txn.GTID_CELLS``
         self.gtids: Ints = np.zeros((_LINES, txn.GTID_CELLS), np.int64)
         self._set_file(begun.file_number)
@@ -36,7 +38,13 @@ class Progress:
         self.drain()
         self._settle_tagged()
         _, number, position = unpack(int(self._state[txn.RESOLVED]) + 1)  # type: ignore[arg-type]
-        return replace(self._position, file_number=number, position=position, gtid=str(self._read))
+        return replace(
+            self._position,
+            file_number=number,
+            position=position,
+            gtid=str(self._read),
+            prepared=self.prepared.entries,
+        )
 
     def rotate(self, to: BinlogPosition) -> None:
         """The next event is at ``to``. A file of another name, or with a smaller number, begins an epoch."""

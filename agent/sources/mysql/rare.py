@@ -1,14 +1,15 @@
 """What the kernels leave to Python: statements, new table maps, rotations, distributed transactions, refusals.
 
 Between two calls the state is as the kernels left it: here transactions are opened, closed or dropped in it, and table
-maps declared. What needs the arena or the socket (a compressed transaction) is handed back to the stream.
+maps declared. Where other events are to be read next (those of a compressed transaction) the stream is told.
 
 *Dropped* rows: a transaction that the server rolled back, or only back to a savepoint, can be in the binlog when it
 changed temporary tables too, or some without transactions. Its rows leave the arena again; where some of them have been
 cut already the stream is opened anew, and leaves them out (``rolled_back``).
 
-*Distributed transactions* (XA) count as committed when they are prepared, which is where their rows lie. One that is
-rolled back later would leave rows behind: the stream ends then, unless none of them was in a replicated table.
+*Distributed transactions* (XA) have their rows where they are prepared, and these count where they are committed, if
+they ever are (``prepared``). So they are dropped at first, and come back with the XA COMMIT: from memory, or by reading
+that transaction again (``reread``) inside of the one that commits it, where its XA PREPARE then is the end of both.
 """
 
 from collections.abc import Callable
@@ -20,11 +21,14 @@ from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, Sou
 from agent.schema import TableSchema
 from agent.sources.arena import Arena
 from agent.sources.kernel import Ints
-from agent.sources.mysql import events, split, statements, txn, wire
+from agent.sources.mysql import events, prepared, split, statements, txn, wire
 from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.events import DdlEvent, Query
+from agent.sources.mysql.payload import Payload
+from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition, unpack
 from agent.sources.mysql.progress import Progress
 from agent.sources.mysql.refusals import refusal
+from agent.sources.mysql.reread import Reader
 from agent.sources.mysql.rolled_back import Range, RolledBack
 from agent.sources.mysql.split import ABSENT
 from agent.sources.mysql.statements import Kind
@@ -43,9 +47,14 @@ _ROWS_V0 = frozenset({20, 21, 22})
 _SYSTEM = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
 
 
+#: see ``agent.sources.mysql.reread.Reread.rows_of``
+Reread = Callable[[str, BinlogPosition | None, BinlogPosition], Reader]
+
+
 class RareEvents:
     """``known`` gives the schema of a table that the binlog has not declared yet, if anybody knows it. ``interpret``
-    tells what a definition does to the tables, or None where it does nothing to ours."""
+    tells what a definition does to the tables, or None where it does nothing to ours. ``reread`` brings the rows of a
+    prepared transaction, by its name, its place if that is known, and the place where it is committed."""
 
     def __init__(
         self,
@@ -57,6 +66,7 @@ class RareEvents:
         rolled_back: RolledBack,
         known: Callable[[str, str], TableSchema | None],
         interpret: Callable[[DdlEvent], DdlRecord | None],
+        reread: Reread,
     ) -> None:
         self._target = target
         self._state = state
@@ -65,18 +75,20 @@ class RareEvents:
         self._rolled_back = rolled_back
         self._known = known
         self._interpret = interpret
+        self._reread = reread
         #: ordinals, of one transaction
         self._savepoints: dict[str, int] = {}
         self._savepoints_txn = 0
         #: of the transaction that was cut last, the ordinal behind what has been cut
         self._cut_txn = self._cut_until = 0
-        self._prepared: dict[str, bool] = {}
+        #: the transaction that is read again, to be committed
+        self._committing = ""
         #: what definitions have changed, for the next cut to carry
         self.ddl: list[DdlRecord] = []
         self._leave_out()
 
-    def handle(self, arena: Arena) -> bool:
-        """Deal with the event that ``split`` stopped at; False for a compressed transaction, which is the stream's.
+    def handle(self, arena: Arena) -> Reader | None:
+        """Deal with the event that ``split`` stopped at. Returned is what has to be read before what comes behind it.
 
         :raises SourceError: it means that reading cannot go on.
         """
@@ -87,16 +99,16 @@ class RareEvents:
         body = self._body(arena, at, end, kind)
         match kind:
             case wire.TRANSACTION_PAYLOAD:
-                return False
+                return Payload(body)
             case wire.TABLE_MAP:
                 self._declarations.declare(body, txn=int(state[txn.TXNS]))
             case wire.QUERY | wire.QUERY_COMPRESSED:
                 query = events.parse_query(body, is_compressed=kind == wire.QUERY_COMPRESSED)
-                self._handle_query(query, arena, at)
+                return self._handle_query(query, arena, at)
             case wire.EXECUTE_LOAD:
                 self._refuse_write(events.parse_load(body))
             case wire.XA_PREPARE:
-                self._handle_prepare(*events.parse_xa_prepare(body))
+                self._handle_prepare(*events.parse_xa_prepare(body), arena)
             case wire.ROTATE:
                 self._progress.rotate(events.parse_rotate(arena.data[at : self._whole(end)].tobytes()))
             case wire.FORMAT_DESCRIPTION:
@@ -108,7 +120,7 @@ class RareEvents:
                     txn.resolve(position, int(state[txn.NOW]), state)
             case _:
                 self._handle_unknown(kind, body, wire.read_u16(arena.data, at + wire.FLAGS_AT))
-        return True
+        return None
 
     def on_part(self, last: int) -> None:
         """Rows of the open transaction have left the arena, up to ordinal ``last``."""
@@ -139,7 +151,7 @@ class RareEvents:
             return event[wire.HEADER_BYTES : -events.CHECKSUM_BYTES]
         return arena.data[at + wire.HEADER_BYTES : end].tobytes()
 
-    def _handle_query(self, query: Query, arena: Arena, at: int) -> None:
+    def _handle_query(self, query: Query, arena: Arena, at: int) -> Reader | None:
         state = self._state
         if state[txn.IN_TXN] == txn.CLOSED:  # a server that writes no GTIDs
             self._begin(arena, at, wire.read_u32(arena.data, at) * 1_000_000)
@@ -157,10 +169,9 @@ class RareEvents:
             case Kind.XA_BEGIN:
                 state[txn.IN_TXN] = txn.BEGUN
             case Kind.XA_COMMIT:
-                self._prepared.pop(statements.xa_name(statement), None)
-                self.finish()
+                return self._commit_prepared(statements.xa_name(statement), arena)
             case Kind.XA_ROLLBACK:
-                self._handle_xa_rollback(statements.xa_name(statement))
+                self._finish_prepared(statements.xa_name(statement))
             case Kind.WRITE:
                 self._refuse_write(query)
             case Kind.TRUNCATE | Kind.DDL as kind if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
@@ -168,6 +179,7 @@ class RareEvents:
                     self._record_ddl(query)
         if state[txn.IN_TXN] == txn.GROUP:
             self.finish()
+        return None
 
     def _begin(self, arena: Arena, at: int, time_us: int) -> None:
         if txn.begin(wire.read_u32(arena.data, at + wire.LENGTH_AT), time_us, self._state) != txn.DONE:
@@ -260,19 +272,40 @@ class RareEvents:
         at = self._rolled_back.following(Ts(int(state[txn.COMMIT_TS])), int(state[txn.SEQ]))
         state[txn.DROP_TS], state[txn.DROP_FIRST], state[txn.DROP_UNTIL] = at.ts, at.first, at.until
 
-    def _handle_prepare(self, commits: bool, name: str) -> None:
+    def _handle_prepare(self, commits: bool, name: str, arena: Arena) -> None:
         state = self._state
-        if not commits:
-            is_cut = self._cut_txn == state[txn.TXNS]
-            self._prepared[name] = is_cut or bool(state[txn.SKIPPING] or state[txn.ROWS] > state[txn.DONE_ROWS])
+        if self._committing:
+            self._finish_prepared(self._committing)
+            return
+        if not commits and not state[txn.SKIPPING]:
+            ts = Ts(int(state[txn.COMMIT_TS]))
+            is_whole = self._cut_txn != state[txn.TXNS] and state[txn.DROP_TS] != ts
+            rows = prepared.take_rows(arena, state) if is_whole else None
+            self._drop_rows(0, arena)
+            has_rows = rows is None or len(rows.lines) > 0
+            self._progress.prepared.add(name, ts if has_rows else prepared.NO_ROWS, rows)
         self.finish()
 
-    def _handle_xa_rollback(self, name: str) -> None:
-        if self._prepared.pop(name, True) and not self._state[txn.SKIPPING]:
-            raise SourceError(
-                f"{self._target} rolled back a prepared XA transaction whose rows had been read ({self._place()}); "
-                f"{NEW_SNAPSHOT}"
-            )
+    def _commit_prepared(self, name: str, arena: Arena) -> Reader | None:
+        """With its rows, which may be at hand."""
+        state, known = self._state, self._progress.prepared
+        place, rows = known.place(name), known.rows(name)
+        if rows is not None:
+            rows.put_into(arena, state)
+        elif place != prepared.NO_ROWS and not state[txn.SKIPPING]:
+            self._committing, state[txn.IN_TXN] = name, txn.BEGUN
+            at = self._progress.position()
+            is_known = place is not None and unpack(place)[2] > FIRST_POSITION
+            begin = at.place(place) if place is not None and is_known else None
+            return self._reread(name, begin, at.place(Ts(int(state[txn.COMMIT_TS]))))
+        self._finish_prepared(name)
+        return None
+
+    def _finish_prepared(self, name: str) -> None:
+        """It is decided; the list and the position change together."""
+        if not self._state[txn.SKIPPING]:
+            self._progress.prepared.remove(name)
+        self._committing = ""
         self.finish()
 
     def _handle_format(self, event: bytes, arena: Arena) -> None:

@@ -11,11 +11,11 @@ from uuid import UUID, uuid5
 from agent.errors import SourceAuthError
 from agent.sources.mysql.connection import Connection
 from agent.sources.mysql.gtid import MysqlGtidSet
-from agent.sources.mysql.positions import FIRST_POSITION, SourcePosition
+from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition, SourcePosition
 from agent.sources.mysql.sql import literal
 
 _COM_BINLOG_DUMP, _COM_REGISTER_SLAVE, _COM_BINLOG_DUMP_GTID = 0x12, 0x15, 0x1E
-_THROUGH_GTID: Final = 0x04
+_NON_BLOCKING, _THROUGH_GTID = 0x01, 0x04
 #: MariaDB: understands GTID events
 _CAPABILITY_GTID: Final = 4
 _WRITE_TIMEOUT_S: Final = 600
@@ -46,18 +46,32 @@ def request_binlog(
         connection.send_command(_COM_BINLOG_DUMP_GTID, head + known)
 
 
-def _introduce(connection: Connection, *, server_id: int, heartbeat_s: float) -> None:
-    period_ns = int(heartbeat_s * 1e9)
-    settings = [f"@master_heartbeat_period = {period_ns}", "@master_binlog_checksum = @@global.binlog_checksum"]
+def request_events(connection: Connection, begin: BinlogPosition) -> None:
+    """The same from a place to the end of the binlog, for once: as nobody's replica, beside one that we are."""
+    connection.execute("SET " + ", ".join(_abilities(connection)))
+    head = struct.pack("<IHI", begin.position, _NON_BLOCKING, 0)
+    connection.send_command(_COM_BINLOG_DUMP, head + begin.file.encode())
+
+
+def _abilities(connection: Connection) -> list[str]:
+    """What the session understands, as settings."""
+    settings = ["@master_binlog_checksum = @@global.binlog_checksum"]
     if connection.is_mariadb:
         settings.append(f"@mariadb_slave_capability = {_CAPABILITY_GTID}")
-    else:
-        # newer servers know the new names only; a UUID that is ours alone lets the server end our dead predecessor
-        replica = literal(str(uuid5(_REPLICAS, str(server_id))))
-        settings += [f"@source_heartbeat_period = {period_ns}", "@source_binlog_checksum = @@global.binlog_checksum"]
-        settings += [f"@slave_uuid = {replica}", f"@replica_uuid = {replica}"]
+    else:  # newer servers know the new names only
+        settings.append("@source_binlog_checksum = @@global.binlog_checksum")
     # a reader that waits for a slow log is not dead
-    settings.append(f"SESSION net_write_timeout = {_WRITE_TIMEOUT_S}")
+    return [*settings, f"SESSION net_write_timeout = {_WRITE_TIMEOUT_S}"]
+
+
+def _introduce(connection: Connection, *, server_id: int, heartbeat_s: float) -> None:
+    period_ns = int(heartbeat_s * 1e9)
+    settings = [*_abilities(connection), f"@master_heartbeat_period = {period_ns}"]
+    if not connection.is_mariadb:
+        # a UUID that is ours alone lets the server end our dead predecessor
+        replica = literal(str(uuid5(_REPLICAS, str(server_id))))
+        settings += [f"@source_heartbeat_period = {period_ns}"]
+        settings += [f"@slave_uuid = {replica}", f"@replica_uuid = {replica}"]
     connection.execute("SET " + ", ".join(settings))
     try:
         # no host name, user, password or port: they are for SHOW REPLICAS only

@@ -25,13 +25,12 @@ from agent.sources.mysql import crc, split, txn
 from agent.sources.mysql.connection import Connection
 from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.events import DdlEvent
-from agent.sources.mysql.payload import Payload
-from agent.sources.mysql.positions import SourcePosition
+from agent.sources.mysql.positions import BinlogPosition, SourcePosition
 from agent.sources.mysql.progress import Progress
-from agent.sources.mysql.rare import RareEvents
+from agent.sources.mysql.rare import RareEvents, Reread
 from agent.sources.mysql.request import request_binlog
+from agent.sources.mysql.reread import Reader
 from agent.sources.mysql.rolled_back import RolledBack
-from agent.sources.mysql.wire import HEADER_BYTES
 from reactor.ids import Ts
 from reactor.records import DdlRecord
 
@@ -51,13 +50,17 @@ def _nothing_changes(event: DdlEvent) -> None:
     return None
 
 
+def _nothing_is_prepared(name: str, at: BinlogPosition | None, before: BinlogPosition) -> Reader:
+    raise AssertionError("it would be read over another connection")
+
+
 class BinlogStream:
     """One run of a binlog dump from ``position`` on.
 
     ``is_wanted`` says by schema and name which tables are replicated; ``describe`` makes a schema of a table map's
     body (and may raise, to end this run); ``known`` gives the schema of a table that the binlog has not declared yet;
     ``interpret`` tells what a definition (CREATE, ALTER, …) does to the tables, None where it does nothing to ours.
-    ``rolled_back`` goes from one run to the next.
+    ``rolled_back`` goes from one run to the next. ``reread`` brings what was prepared a while ago: see ``rare``.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class BinlogStream:
         known: Callable[[str, str], TableSchema | None] = _nobody_knows,
         interpret: Callable[[DdlEvent], DdlRecord | None] = _nothing_changes,
         rolled_back: RolledBack | None = None,
+        reread: Reread = _nothing_is_prepared,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._connection = connection
@@ -89,8 +93,10 @@ class BinlogStream:
             rolled_back=rolled_back or RolledBack(),
             known=known,
             interpret=interpret,
+            reread=reread,
         )
-        self._payload: Payload | None = None
+        #: what is read before the rest of what the server has sent
+        self._inside: Reader | None = None
         self._waiting = b""
         self._clock_ahead_s = 0.0
         self._pause_s = pause_s
@@ -216,13 +222,14 @@ class BinlogStream:
         )
 
     def _take_waiting(self) -> bool:
-        """Bytes that are here already: of a compressed transaction, and then what had come behind it."""
+        """Bytes that need not be waited for: of a compressed transaction, or one that is read again, and then what had
+        come behind it."""
         arena = self._arena
         view = arena.room(_BLOCK_BYTES)
-        if self._payload is not None:
-            count = self._payload.read_into(view)
+        if self._inside is not None:
+            count = self._inside.read_into(view)
             if count == 0:
-                self._close_payload(self._payload)
+                self._come_out()
                 return True
         else:
             count = min(len(view), len(self._waiting))
@@ -265,8 +272,8 @@ class BinlogStream:
                 raise self._fault(outcome)
 
     def _handle_rare(self) -> None:
-        if not self._rare.handle(self._arena):
-            self._open_payload()
+        if (inside := self._rare.handle(self._arena)) is not None:
+            self._go_inside(inside)
         if self._state[txn.IN_TXN] == txn.CLOSED:
             self._state[txn.DONE_POS] = self._state[txn.POS]
             self._state[txn.DONE_ROWS] = self._state[txn.ROWS]
@@ -276,21 +283,21 @@ class BinlogStream:
             return self._rare.damaged()
         return self._rare.out_of_order() if outcome == txn.OUT_OF_ORDER else self._rare.malformed()
 
-    def _open_payload(self) -> None:
-        """Take the compressed transaction out of the arena, with what lies behind it, and read on inside it."""
+    def _go_inside(self, inside: Reader) -> None:
+        """Take the event that stands for others out of the arena, with what lies behind it, and read on in those."""
         arena, state = self._arena, self._state
-        at, end, behind = (int(state[cell]) for cell in (txn.RARE_POS, txn.RARE_END, txn.POS))
-        rest = arena.data[behind : arena.filled].tobytes() + self._waiting
-        self._payload, self._waiting = Payload(arena.data[at + HEADER_BYTES : end].tobytes(), rest), b""
-        arena.filled = at - _FRAME
+        assert self._inside is None, "there is one level of it"
+        self._inside = inside
+        self._waiting = arena.data[int(state[txn.POS]) : arena.filled].tobytes() + self._waiting
+        arena.filled = int(state[txn.RARE_POS]) - _FRAME
         state[txn.POS] = arena.filled
         state[txn.BARE] = 1
 
-    def _close_payload(self, payload: Payload) -> None:
+    def _come_out(self) -> None:
         if self._state[txn.POS] != self._arena.filled:
             raise self._rare.malformed()
         self._state[txn.BARE] = 0
-        self._payload, self._waiting = None, payload.rest
+        self._inside = None
 
     def _join_packets(self) -> bool:
         """An event of 16 MiB and more comes in several packets: move their contents together, where all are here."""

@@ -18,6 +18,7 @@ from agent.sources.mysql.connection import Connection, connect
 from agent.sources.mysql.interpreter import Interpreter, Server
 from agent.sources.mysql.known import KnownTables
 from agent.sources.mysql.positions import SourcePosition
+from agent.sources.mysql.reread import Reread
 from agent.sources.mysql.resume import position_at, resume
 from agent.sources.mysql.rolled_back import RolledBack
 from agent.sources.mysql.stream import BinlogStream
@@ -42,7 +43,8 @@ class MysqlStreams:
     def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> "MysqlStream":
         connection = connect(self._target)
         try:
-            return MysqlStream(connection, self._start(connection, at, arena, ddl))
+            reread = Reread(lambda: connect(self._target))
+            return MysqlStream(connection, self._start(connection, at, arena, ddl, reread), reread)
         except BaseException:
             connection.close()
             raise
@@ -50,7 +52,9 @@ class MysqlStreams:
     def check(self) -> None:
         """A binlog has everything."""
 
-    def _start(self, connection: Connection, at: Position, arena: Arena, ddl: Sequence[DdlRecord]) -> BinlogStream:
+    def _start(
+        self, connection: Connection, at: Position, arena: Arena, ddl: Sequence[DdlRecord], reread: Reread
+    ) -> BinlogStream:
         known = KnownTables(
             known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts).values(),
             zero_dates=ZeroDates(self._scope.config.zero_dates),
@@ -68,6 +72,7 @@ class MysqlStreams:
             known=known.schema_of,
             interpret=Interpreter(known, self._server(is_mariadb=connection.is_mariadb)).interpret,
             rolled_back=self._rolled_back,
+            reread=reread.rows_of,
         )
         stream.start(server_id=self._order.reader, by_gtid=resumption.by_gtid)
         return stream
@@ -97,12 +102,15 @@ class MysqlStreams:
 class MysqlStream:
     """``agent.sources.source.OpenStream``."""
 
-    def __init__(self, connection: Connection, stream: BinlogStream) -> None:
+    def __init__(self, connection: Connection, stream: BinlogStream, reread: Reread) -> None:
         self._connection = connection
+        self._reread = reread
         self.stream = stream
 
     def abort(self) -> None:
         self._connection.abort()
+        self._reread.abort()
 
     def close(self) -> None:
         self._connection.close()
+        self._reread.close()
