@@ -14,7 +14,6 @@ from agent.errors import (
     PositionLostError,
     SnapshotLostByGCError,
     SourceConfigError,
-    SourceError,
     SourceUnreachableError,
 )
 from agent.schema import TableSchema
@@ -156,29 +155,6 @@ def test_savepoints_and_rollbacks_leave_nothing(server: EmbeddedMariaDB, databas
     events = [event for name, _, _, event in found if name == "t"]
     assert [b"kept" in event for event in events] == [True, True]
     assert len([name for name, *_ in found if name == "u"]) == len([*stays[0], *stays[1]])
-
-
-def test_distributed_transactions_are_read(server: EmbeddedMariaDB, database: str) -> None:
-    begin = where(server)
-    for number, ending in enumerate(("XA COMMIT 'x'", "XA COMMIT 'x' ONE PHASE")):
-        prepare = ["XA PREPARE 'x'"] if number == 0 else []
-        run(server, database, "XA START 'x'", f"INSERT INTO t VALUES ({number}, '')", "XA END 'x'", *prepare, ending)
-    with streaming(server, begin, database) as stream:
-        assert len(lines(read_until(stream, where(server)))) == 2
-    begin = where(server)
-    run(
-        server,
-        database,
-        "XA START 'y'",
-        "INSERT INTO t VALUES (7, '')",
-        "XA END 'y'",
-        "XA PREPARE 'y'",
-        "XA ROLLBACK 'y'",
-    )
-    with streaming(server, begin, "another") as stream:
-        assert read_until(stream, where(server)) == []
-    with streaming(server, begin, database) as stream, pytest.raises(SourceError, match="prepared XA"):
-        read_until(stream, where(server))
 
 
 def test_definitions_end_cuts_and_truncation_is_a_line(server: EmbeddedMariaDB, database: str) -> None:

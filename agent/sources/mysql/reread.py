@@ -177,6 +177,7 @@ class Reread:
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
         self._connection: Connection | None = None
+        self._dump: Dump | None = None
         self._is_aborted = False
 
     def rows_of(self, name: str, at: BinlogPosition | None, before: BinlogPosition) -> Reader:
@@ -186,7 +187,7 @@ class Reread:
         """
         at = at or self._find(name, before)
         _log.info("reading a prepared XA transaction again", name=name, at=str(at))
-        return PreparedRows(self._dump(at), name)
+        return PreparedRows(self._open_dump(at), name)
 
     def abort(self) -> None:
         self._is_aborted = True
@@ -194,6 +195,8 @@ class Reread:
             self._connection.abort()
 
     def close(self) -> None:
+        if self._dump is not None:
+            self._dump.close()
         if self._connection is not None:
             self._connection.close()
 
@@ -204,8 +207,9 @@ class Reread:
             connection.abort()
         return connection
 
-    def _dump(self, begin: BinlogPosition) -> Dump:
-        return Dump(self._open(), begin)
+    def _open_dump(self, begin: BinlogPosition) -> Dump:
+        self._dump = Dump(self._open(), begin)
+        return self._dump
 
     def _find(self, name: str, before: BinlogPosition) -> BinlogPosition:
         files = [str(row[0]) for row in self._open().query("SHOW BINARY LOGS")]
@@ -213,7 +217,7 @@ class Reread:
             files = files[: files.index(before.file) + 1]
         for file in reversed(files):
             until = before.position if file == before.file else None
-            with closing(self._dump(BinlogPosition(file))) as dump:
+            with closing(self._open_dump(BinlogPosition(file))) as dump:
                 at = _last_prepared(dump, name, until)
             if at is not None:
                 return BinlogPosition(file, at)

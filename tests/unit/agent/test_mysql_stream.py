@@ -416,7 +416,6 @@ def test_heartbeats_move_the_position_of_an_idle_stream_in_our_time() -> None:
         (wire.QUERY, query("DELETE x FROM x JOIN y"), 0, SourceConfigError, "a table of a as a statement"),
         (wire.EXECUTE_LOAD, LOAD[:13] + bytes(13) + LOAD[13:], 0, SourceConfigError, "a.t"),
         (wire.WRITE_V2, rows(99), 0, SourceUnreachableError, "no binlog event"),
-        (wire.QUERY, query("XA ROLLBACK X'1',X'',1"), 0, SourceError, "rolled back a prepared"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_ends_the_stream(
@@ -435,23 +434,6 @@ def test_what_says_nothing_is_passed_over() -> None:
     binlog.gtid(2).add(wire.QUERY, query("UPDATE user, db SET a = 1", "mysql")).transaction(3)
     with streaming(binlog) as stream:
         assert len(lines(read_all(stream))) == 1
-
-
-def test_distributed_transactions_count_when_they_are_prepared() -> None:
-    prepare = b"\0" + struct.pack("<III", 1, 1, 0) + b"\1"
-
-    def xa(map_schema: str) -> Binlog:
-        binlog = Binlog().begin().gtid(1).add(wire.QUERY, query("XA START X'01',X'',1"))
-        binlog.add(wire.TABLE_MAP, table_map(5, map_schema)).add(wire.WRITE_V2, rows(5))
-        return binlog.add(wire.QUERY, query("XA END X'01',X'',1")).add(wire.XA_PREPARE, prepare)
-
-    with streaming(xa("a").gtid(2).add(wire.QUERY, query("XA COMMIT X'01',X'',1"))) as stream:
-        assert len(lines(read_all(stream))) == 1
-    rolled = query("XA ROLLBACK X'01',X'',1")
-    with streaming(xa("b").gtid(2).add(wire.QUERY, rolled).transaction(3, 9)) as stream:
-        assert len(lines(read_all(stream))) == 1
-    with streaming(xa("a").gtid(2).add(wire.QUERY, rolled)) as stream, pytest.raises(SourceError, match="XA"):
-        read_all(stream)
 
 
 @pytest.mark.parametrize(
