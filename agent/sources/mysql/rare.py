@@ -3,19 +3,13 @@
 Between two calls the state is as the kernels left it: here transactions are opened, closed or dropped in it, and table
 maps declared. Where other events are to be read next (those of a compressed transaction) the stream is told.
 
-*Dropped* rows: a transaction that the server rolled back, or only back to a savepoint, can be in the binlog when it
-changed temporary tables too, or some without transactions. Its rows leave the arena again; where some of them have been
-cut already the stream is opened anew, and leaves them out (``rolled_back``).
-
 *Distributed transactions* (XA) have their rows where they are prepared, and these count where they are committed, if
 they ever are (``prepared``). So they are dropped at first, and come back with the XA COMMIT: from memory, or by reading
-that transaction again (``reread``) inside of the one that commits it, where its XA PREPARE then is the end of both.
+that transaction again (``reread``) inside of the one that commits it, where its XA PREPARE then is the end of both. Of
+one that filled an arena nothing was kept, and MySQL says at its end only that it commits at once (ONE PHASE).
 """
 
 from collections.abc import Callable
-
-import numpy as np
-import structlog
 
 from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.schema import TableSchema
@@ -23,22 +17,20 @@ from agent.sources.arena import Arena
 from agent.sources.kernel import Ints
 from agent.sources.mysql import events, prepared, split, statements, txn, wire
 from agent.sources.mysql.declarations import Declarations
+from agent.sources.mysql.dropping import Dropping
 from agent.sources.mysql.events import DdlEvent, Query
 from agent.sources.mysql.payload import Payload
 from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition, unpack
 from agent.sources.mysql.progress import Progress
 from agent.sources.mysql.refusals import refusal
 from agent.sources.mysql.reread import Reader
-from agent.sources.mysql.rolled_back import Range, RolledBack
+from agent.sources.mysql.rolled_back import RolledBack
 from agent.sources.mysql.split import ABSENT
 from agent.sources.mysql.statements import Kind
 from agent.sources.mysql.table_ids import table_id
 from agent.sources.mysql.uri import Target
-from agent.sources.source import StreamRestart
 from reactor.ids import Ts
 from reactor.records import DdlRecord
-
-_log = structlog.get_logger()
 
 _ERROR, _END = 256 + 0xFF, 256 + 0xFE
 #: parts of statements that are looked at, or refused, as a whole
@@ -72,20 +64,14 @@ class RareEvents:
         self._state = state
         self._declarations = declarations
         self._progress = progress
-        self._rolled_back = rolled_back
         self._known = known
         self._interpret = interpret
         self._reread = reread
-        #: ordinals, of one transaction
-        self._savepoints: dict[str, int] = {}
-        self._savepoints_txn = 0
-        #: of the transaction that was cut last, the ordinal behind what has been cut
-        self._cut_txn = self._cut_until = 0
-        #: the transaction that is read again, to be committed
+        self.dropping = Dropping(state, rolled_back, lambda: f"{target} ({self._place()})")
+        #: the name of what is read again, to be committed
         self._committing = ""
         #: what definitions have changed, for the next cut to carry
         self.ddl: list[DdlRecord] = []
-        self._leave_out()
 
     def handle(self, arena: Arena) -> Reader | None:
         """Deal with the event that ``split`` stopped at. Returned is what has to be read before what comes behind it.
@@ -108,7 +94,7 @@ class RareEvents:
             case wire.EXECUTE_LOAD:
                 self._refuse_write(events.parse_load(body))
             case wire.XA_PREPARE:
-                self._handle_prepare(*events.parse_xa_prepare(body), arena)
+                return self._handle_prepare(*events.parse_xa_prepare(body), arena)
             case wire.ROTATE:
                 self._progress.rotate(events.parse_rotate(arena.data[at : self._whole(end)].tobytes()))
             case wire.FORMAT_DESCRIPTION:
@@ -121,10 +107,6 @@ class RareEvents:
             case _:
                 self._handle_unknown(kind, body, wire.read_u16(arena.data, at + wire.FLAGS_AT))
         return None
-
-    def on_part(self, last: int) -> None:
-        """Rows of the open transaction have left the arena, up to ordinal ``last``."""
-        self._cut_txn, self._cut_until = int(self._state[txn.TXNS]), last + 1
 
     def take_ddl(self, until: Ts) -> tuple[DdlRecord, ...]:
         """What has changed up to ``until``; a table that is being filled as it is created waits for its commit."""
@@ -158,16 +140,16 @@ class RareEvents:
         statement = statements.plain(query.statement)
         match statements.kind(statement):
             case Kind.SAVEPOINT:
-                self._set_savepoint(statements.savepoint(statement))
+                self.dropping.set_savepoint(statements.savepoint(statement))
             case Kind.ROLLBACK_TO:
-                self._roll_back_to(statements.savepoint(statement), arena)
+                self.dropping.roll_back_to(statements.savepoint(statement), arena)
             case Kind.ROLLBACK:
-                self._drop_rows(0, arena)
+                self.dropping.drop(0, arena)
                 self.finish()
             case Kind.COMMIT:
                 self.finish()
             case Kind.XA_BEGIN:
-                state[txn.IN_TXN] = txn.BEGUN
+                state[txn.IN_TXN], state[txn.PREPARES] = txn.BEGUN, not self._committing
             case Kind.XA_COMMIT:
                 return self._commit_prepared(statements.xa_name(statement), arena)
             case Kind.XA_ROLLBACK:
@@ -236,55 +218,21 @@ class RareEvents:
                 f"set binlog_format=ROW for all sessions; {NEW_SNAPSHOT}"
             )
 
-    def _set_savepoint(self, name: str) -> None:
-        opened = int(self._state[txn.TXNS])
-        if opened != self._savepoints_txn:
-            self._savepoints, self._savepoints_txn = {}, opened
-        self._savepoints[name] = int(self._state[txn.SEQ])
-
-    def _roll_back_to(self, name: str, arena: Arena) -> None:
-        is_known = self._savepoints_txn == self._state[txn.TXNS] and name in self._savepoints
-        # without a savepoint in the binlog the transaction had changed nothing before it
-        self._drop_rows(self._savepoints[name] if is_known else 0, arena)
-
-    def _drop_rows(self, first: int, arena: Arena) -> None:
-        """Forget the open transaction's rows from ordinal ``first`` on.
-
-        :raises StreamRestart: some are on their way into the log; the next stream leaves them out.
-        """
-        state = self._state
-        if self._cut_txn == state[txn.TXNS] and first < self._cut_until:
-            found = Range(Ts(int(state[txn.COMMIT_TS])), first, int(state[txn.SEQ]))
-            if not self._rolled_back.add(found):
-                raise SourceError(
-                    f"{self._target} rolled back what is in the log already ({self._place()}); {NEW_SNAPSHOT}"
-                )
-            _log.info("reading a transaction again without what was rolled back", place=self._place(), ts=found.ts)
-            raise StreamRestart
-        done = int(state[txn.DONE_ROWS])
-        ordinals = arena.rows[done : int(state[txn.ROWS]), 4] >> split.SEQ_SHIFT
-        state[txn.ROWS] = done + int(np.searchsorted(ordinals, first))
-        self._leave_out()
-
-    def _leave_out(self) -> None:
-        """The next range of rows that are known to be rolled back; each ends where this is called."""
-        state = self._state
-        at = self._rolled_back.following(Ts(int(state[txn.COMMIT_TS])), int(state[txn.SEQ]))
-        state[txn.DROP_TS], state[txn.DROP_FIRST], state[txn.DROP_UNTIL] = at.ts, at.first, at.until
-
-    def _handle_prepare(self, commits: bool, name: str, arena: Arena) -> None:
-        state = self._state
+    def _handle_prepare(self, commits: bool, name: str, arena: Arena) -> Reader | None:
+        state, ts = self._state, Ts(int(self._state[txn.COMMIT_TS]))
         if self._committing:
             self._finish_prepared(self._committing)
-            return
+            return None
+        has_overflown = self.dropping.end_overflow()
+        if commits and has_overflown:
+            return self._read_again(name, self._progress.position().place(ts))
         if not commits and not state[txn.SKIPPING]:
-            ts = Ts(int(state[txn.COMMIT_TS]))
-            is_whole = self._cut_txn != state[txn.TXNS] and state[txn.DROP_TS] != ts
-            rows = prepared.take_rows(arena, state) if is_whole else None
-            self._drop_rows(0, arena)
+            rows = None if has_overflown else prepared.take_rows(arena, state)
+            self.dropping.drop(0, arena)
             has_rows = rows is None or len(rows.lines) > 0
             self._progress.prepared.add(name, ts if has_rows else prepared.NO_ROWS, rows)
         self.finish()
+        return None
 
     def _commit_prepared(self, name: str, arena: Arena) -> Reader | None:
         """With its rows, which may be at hand."""
@@ -293,16 +241,20 @@ class RareEvents:
         if rows is not None:
             rows.put_into(arena, state)
         elif place != prepared.NO_ROWS and not state[txn.SKIPPING]:
-            self._committing, state[txn.IN_TXN] = name, txn.BEGUN
-            at = self._progress.position()
             is_known = place is not None and unpack(place)[2] > FIRST_POSITION
-            begin = at.place(place) if place is not None and is_known else None
-            return self._reread(name, begin, at.place(Ts(int(state[txn.COMMIT_TS]))))
+            return self._read_again(name, self._progress.position().place(place) if place and is_known else None)
         self._finish_prepared(name)
         return None
 
+    def _read_again(self, name: str, begin: BinlogPosition | None) -> Reader:
+        """Inside of the open transaction."""
+        state = self._state
+        self._committing = name
+        state[txn.IN_TXN], state[txn.PREPARES] = txn.BEGUN, 0
+        return self._reread(name, begin, self._progress.position().place(Ts(int(state[txn.COMMIT_TS]))))
+
     def _finish_prepared(self, name: str) -> None:
-        """It is decided; the list and the position change together."""
+        """It is decided: the list and the position change together."""
         if not self._state[txn.SKIPPING]:
             self._progress.prepared.remove(name)
         self._committing = ""
@@ -319,7 +271,8 @@ class RareEvents:
                 "Weir reads MySQL from 5.6 and MariaDB from 10.2 on"
             )
         if self._state[txn.IN_TXN] != txn.CLOSED:  # the server fell before it was committed
-            self._drop_rows(0, arena)
+            self.dropping.end_overflow()
+            self.dropping.drop(0, arena)
             self._state[txn.IN_TXN] = txn.CLOSED
         self._state[txn.CHECKSUM] = form.checksum_bytes
         self._declarations.forget()

@@ -158,7 +158,6 @@ class BinlogStream:
             self._paused_until = 0.0 if count >= _BUSY_BYTES else time.monotonic() + self._pause_s
             self.bytes_read += count
         self._split()
-        self._make_room()
         return True
 
     def cut(self, successor: Arena) -> Cut:
@@ -178,11 +177,10 @@ class BinlogStream:
         self._arena = successor
         state[txn.ROWS] -= rows
         if not is_complete:
-            self._rare.on_part(last=int(arena.rows[rows - 1, 4]) >> split.SEQ_SHIFT)
+            self._rare.dropping.on_part(last=int(arena.rows[rows - 1, 4]) >> split.SEQ_SHIFT)
         self._rebase(end)
         # behind a definition, or where the lines ran out, whole events may wait in the bytes that moved on
         self._split()
-        self._make_room()
         return cut
 
     def progress(self) -> Cut:
@@ -249,6 +247,12 @@ class BinlogStream:
         return count
 
     def _split(self) -> None:
+        """As far as it goes; what only filled the arena is out of it again."""
+        self._split_events()
+        while self._make_room():
+            self._split_events()
+
+    def _split_events(self) -> None:
         self._state[txn.NOW] = int((time.time() + self._clock_ahead_s) * 1e6)
         while not self._has_ddl:
             declared, arena = self._declarations, self._arena
@@ -286,10 +290,10 @@ class BinlogStream:
     def _go_inside(self, inside: Reader) -> None:
         """Take the event that stands for others out of the arena, with what lies behind it, and read on in those."""
         arena, state = self._arena, self._state
-        assert self._inside is None, "there is one level of it"
+        assert self._inside is None or state[txn.POS] == arena.filled, "only the last event inside leads elsewhere"
         self._inside = inside
         self._waiting = arena.data[int(state[txn.POS]) : arena.filled].tobytes() + self._waiting
-        arena.filled = int(state[txn.RARE_POS]) - _FRAME
+        arena.filled = int(state[txn.RARE_POS]) - (0 if state[txn.BARE] else _FRAME)
         state[txn.POS] = arena.filled
         state[txn.BARE] = 1
 
@@ -319,10 +323,15 @@ class BinlogStream:
         self._state[txn.POS] = at - _PACKET_HEAD
         return True
 
-    def _make_room(self) -> None:
-        """A full arena without a single row to give away: forget what was skipped, or grow for a giant event."""
-        if self._state[txn.ROWS] == 0 and self.is_full and not self._has_ddl:
+    def _make_room(self) -> bool:
+        """A full arena without a single row to give away: forget what was skipped, or grow for a giant event. Whether
+        there is room for lines again, as whole events may have waited for that."""
+        if not self.is_full or self._has_ddl:
+            return False
+        is_dropped = self._rare.dropping.on_full()
+        if self._state[txn.ROWS] == 0:
             self._rebase(self._arena.make_room(int(self._state[txn.POS])))
+        return is_dropped
 
     def _rebase(self, cut_at: int) -> None:
         self._state[txn.POS] -= cut_at

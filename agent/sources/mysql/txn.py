@@ -49,7 +49,8 @@ IS_VOID = 27  # what the open group says is not done, or not yet
 DROP_TS = 28  # rows events of this transaction, from one ordinal to before another, were rolled back
 DROP_FIRST = 29
 DROP_UNTIL = 30
-STATE_CELLS = 31
+PREPARES = 31  # the open transaction ends with an XA PREPARE, as far as is known
+STATE_CELLS = 32
 
 CLOSED, GROUP, BEGUN = 0, 1, 2
 """``IN_TXN``: no transaction is open; one is that ends with its next query; one that ends with XID or COMMIT."""
@@ -67,7 +68,8 @@ OVERLONG = 1 << 32
 
 _MARIADB_GTID_BYTES, _MYSQL_GTID_BYTES, _MYSQL_TIMED_BYTES = 13, 25, 49
 # MariaDB's flags of a GTID event, and of the second byte of flags that newer servers write behind what the first name.
-_STANDALONE, _HAS_COMMIT_ID, _HAS_XID = 1, 2, 64 | 128
+_STANDALONE, _HAS_COMMIT_ID, _PREPARED_XA, _COMPLETED_XA = 1, 2, 64, 128
+_HAS_XID = _PREPARED_XA | _COMPLETED_XA
 _START_ALTER, _ROLLBACK_ALTER = 2, 8
 
 
@@ -85,6 +87,7 @@ def begin(length: int, time_us: int, state: Ints) -> int:
     state[SEQ] = 0
     state[SKIPPING] = 1 if skipping else 0
     state[IS_VOID] = 0
+    state[PREPARES] = 0
     state[GTID_KIND] = NO_GTID
     state[TXNS] += 1
     return DONE
@@ -155,6 +158,7 @@ def begin_mariadb(data: Bytes, start: int, end: int, state: Ints) -> int:
         return outcome  # type: ignore[no-any-return]
     if data[body + 12] & _STANDALONE == 0:
         state[IN_TXN] = BEGUN
+        state[PREPARES] = data[body + 12] & _PREPARED_XA
     else:
         state[IS_VOID] = _is_void(data, body, end)
     state[GTID_KIND] = MARIADB_GTID

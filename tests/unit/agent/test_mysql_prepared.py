@@ -151,6 +151,54 @@ def test_a_place_that_is_not_known_is_looked_for(known: tuple[tuple[str, int], .
     assert reread.asked == [(NAME, None, BinlogPosition(FILE))]
 
 
+SMALL = 1 << 11
+#: 40 rows of 47 bytes and more
+LARGE = tuple((wire.WRITE_V2, rows(5, struct.pack("<BI", 0xFE, i))) for i in range(40))
+
+
+@pytest.mark.parametrize("how", ["COMMIT", "ROLLBACK"])
+def test_one_that_fills_an_arena_is_not_cut_and_read_again_when_it_counts(how: str) -> None:
+    binlog = begun(2, count=40, binlog=Binlog().begin().transaction(1, 9)).add(wire.XA_PREPARE, xa_prepare())
+    at = binlog.position
+    decided(binlog, 3, how).transaction(4, 9)
+    reread = Remembered(*GROUP[:2], *LARGE, *GROUP[4:])
+    with streaming(binlog, arena_bytes=SMALL, reread=reread) as stream:
+        found = read_all(stream, arena_bytes=SMALL)
+    assert [len(reread.asked), len([ts for ts, _, _ in lines(found) if ts == pack(0, 1, at)])] == (
+        [1, 40] if how == "COMMIT" else [0, 0]
+    )
+    assert len(lines(found)) == (42 if how == "COMMIT" else 2)
+    assert {cut.first_ts for cut in found if not cut.is_complete} == ({pack(0, 1, at)} if how == "COMMIT" else set())
+
+
+def test_a_savepoint_does_not_bring_rows_back_into_one_that_overflows() -> None:
+    binlog = begun(count=40)
+    binlog.add(wire.QUERY, query("ROLLBACK TO a")).add(wire.WRITE_V2, rows(5)).add(wire.XA_PREPARE, xa_prepare())
+    reread = Remembered(*GROUP)
+    with streaming(decided(binlog, 2, "COMMIT"), arena_bytes=SMALL, reread=reread) as stream:
+        assert len(lines(read_all(stream, arena_bytes=SMALL))) == 2
+    assert len(reread.asked) == 1
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_one_that_fills_an_arena_and_commits_at_once_is_read_again_there(is_compressed: bool) -> None:
+    parts = [*GROUP[:2], *LARGE, GROUP[4], (wire.XA_PREPARE, xa_prepare(commits=True))]
+    binlog = Binlog().begin().gtid(1)
+    bare = Binlog(checksum=False)
+    if is_compressed:
+        binlog.payload(b"".join(bare.event(kind, body) for kind, body in parts))
+    for kind, body in parts * (not is_compressed):
+        binlog.add(kind, body)
+    reread = Remembered(*parts)
+    with streaming(binlog.transaction(2, 9), arena_bytes=SMALL, reread=reread) as stream:
+        found = lines(read_all(stream, arena_bytes=SMALL))
+        assert stream.position().gtid.endswith(":1-2")
+    assert len(reread.asked) == 1
+    assert [(ts, event[-4:]) for ts, _, event in found[:-1]] == [
+        (pack(0, 1, 4), struct.pack("<I", i)) for i in range(40)
+    ]
+
+
 def test_a_rollback_in_a_transaction_that_is_read_again_is_one() -> None:
     parts = [*GROUP[:3], (wire.QUERY, query("SAVEPOINT a")), GROUP[3], (wire.QUERY, query("ROLLBACK TO a")), *GROUP[4:]]
     with streaming(decided(Binlog().begin(), 1, "COMMIT"), reread=Remembered(*parts)) as stream:
