@@ -227,7 +227,9 @@ class RareEvents:
         if commits and has_overflown:
             return self._read_again(name, self._progress.position().place(ts))
         if not commits and not state[txn.SKIPPING]:
-            rows = None if has_overflown else prepared.take_rows(arena, state)
+            # rows that have been left out are not at hand either
+            is_whole = not has_overflown and state[txn.DROP_TS] != ts
+            rows = prepared.take_rows(arena, state) if is_whole else None
             self.dropping.drop(0, arena)
             has_rows = rows is None or len(rows.lines) > 0
             self._progress.prepared.add(name, ts if has_rows else prepared.NO_ROWS, rows)

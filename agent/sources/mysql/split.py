@@ -9,7 +9,8 @@ does not know, a DDL, a rotation, an error of the server) it stops and lets its 
 tables. Those of other tables are skipped by their header alone, whatever they hold; a table map that is byte for byte
 the one that was verified before needs no checksum either.
 
-What a rare event *means* is ``agent.sources.mysql.events``; who reads and who cuts is ``...stream``.
+What a rare event says is ``agent.sources.mysql.events``, what follows from it ``...rare``; who reads and who cuts is
+``...stream``.
 
 Packet framing: ``length (3 bytes) number (1) marker (1: 0 = an event follows)`` + event + checksum. With ``BARE``
 events follow each other without packet and checksum: so they come out of a compressed transaction.
