@@ -34,19 +34,20 @@ def schema_of(server: EmbeddedMariaDB, database: str, name: str = "t") -> TableS
 
 
 class Followed:
-    """Statements run on the server, and followed by their words alone."""
+    """Statements run on the server, and followed by their words alone, unless it ``looks``."""
 
-    def __init__(self, server: EmbeddedMariaDB, database: str) -> None:
+    def __init__(self, server: EmbeddedMariaDB, database: str, *, looks: bool = False) -> None:
         self._server = server
         self._database = database
         number = table_id(database, "t")
-        record = TableRecord(table_id=number, schema_name=database, name="t", key=("id",))
-        table = KnownTable(record, schema_of(server, database))
+        schema = schema_of(server, database)
+        record = TableRecord(table_id=number, schema_name=database, name="t", key=schema.key)
+        table = KnownTable(record, schema)
         self.known = KnownTables([table], zero_dates=ZeroDates.NULL, is_mariadb=is_mariadb(server))
         them = Server(
             wants=lambda schema, _: schema == database,
             takes=lambda table: bool(table.key),
-            look=lambda _: None,
+            look=lambda name: schema_of(server, *name) if looks else None,
             ignores_rename=lambda name, statement: False,
             zero_dates=ZeroDates.NULL,
             is_mariadb=is_mariadb(server),
@@ -85,6 +86,13 @@ class Followed:
         "DROP PRIMARY KEY, ADD PRIMARY KEY (a, id)",
         "MODIFY id bigint FIRST, ADD INDEX i (a), ALGORITHM=COPY",
         "ENGINE=InnoDB, COMMENT='x'",
+        "ALGORITHM=INPLACE, LOCK=NONE, ADD n int",
+        "COMMENT='x, DROP b', DROP a",
+        "/* x */ ADD # it's\n n int /*!50000 DEFAULT 4 */, RENAME KEY u TO v -- y",
+        "RENAME COLUMN a TO b, RENAME COLUMN b TO a",
+        "CHANGE a b varchar(20), CHANGE b a bigint unsigned",
+        "DROP a, RENAME COLUMN b TO a",
+        "RENAME COLUMN a TO c, ADD a int AFTER c, ADD CHECK (a > 0)",
     ],
 )
 def test_columns_are_what_the_server_has(server: EmbeddedMariaDB, database: str, parts: str) -> None:
@@ -137,3 +145,33 @@ def test_an_online_schema_change_is_one_alter(server: EmbeddedMariaDB, database:
     [change] = record.changes
     assert (change.kind, change.renames, change.fills) == (SchemaChangeKind.ALTER, {"c": "a"}, {"n": "5"})
     assert followed.schema() == schema_of(server, database)
+
+
+def test_the_key_that_is_left_is_looked_up(server: EmbeddedMariaDB, database: str) -> None:
+    keys = "DROP TABLE t", "CREATE TABLE t (x int NOT NULL, y int NOT NULL, UNIQUE k1 (x), UNIQUE k2 (y, x))"
+    run(server, database, *keys)
+    followed = Followed(server, database, looks=True)
+    assert followed.schema().key == ("x",)
+    [record] = followed.run("/* away */ DROP /* with */ INDEX k1 ON t")
+    assert [change.table.key for change in record.changes if change.table] == [("x", "y")]
+    [record] = followed.run("ALTER TABLE t MODIFY y int NULL")
+    assert [change.table.key for change in record.changes if change.table] == [()]
+
+
+def test_new_tables_whose_definition_cannot_be_read_are_looked_at(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database, looks=True)
+    parts = "PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (5), PARTITION b VALUES LESS THAN MAXVALUE)"
+    found = followed.run(
+        f"CREATE TABLE u (id int PRIMARY KEY, c char(3) BYTE) {parts}",
+        f"CREATE TABLE w (id int PRIMARY KEY) /*!50100 {parts} */",
+    )
+    assert [change.kind for record in found for change in record.changes] == [SchemaChangeKind.CREATE] * 2
+    assert followed.schema("u").columns == schema_of(server, database, "u").columns
+
+
+def test_a_rename_beside_what_cannot_be_read(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database, looks=True)
+    [record] = followed.run("ALTER TABLE t ADD p point, CHANGE a c varchar(9), ADD n int DEFAULT 3, RENAME AS u")
+    [change] = record.changes
+    assert (change.renames, change.added, change.fills) == ({"c": "a"}, ("p", "n"), {"n": "3"})
+    assert followed.schema("u").columns == schema_of(server, database, "u").columns

@@ -1,10 +1,11 @@
-"""What a statement that defines tables does to which of them. Pure; sqlglot reads the text.
+"""What a statement that defines tables does to which of them. Pure; sqlglot reads the parts of it.
 
     statement ──► edits: a table is created, altered, renamed, dropped
-              └─► ``Unparsed``: the tables it names have to be looked at
+              └─► ``Unparsed``: a table that has to be looked at, and what is known of its columns all the same
 
 An edit of a table that is known says what its columns are afterwards, as far as a statement can tell, and what rows
-that were there hold in new ones (``table_editor``). Indexes, engines, partitions and comments are no edits.
+that were there hold in new ones (``table_editor``). An ALTER is read part by part: what cannot be read costs its own
+part only. Indexes, engines, partitions and comments are no edits.
 
 TRUNCATE is no edit either: to the log it is an event of rows.
 """
@@ -20,8 +21,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from agent.schema import TableSchema
+from agent.sources.comparing import Columns
 from agent.sources.mysql.column_types import Surroundings
-from agent.sources.mysql.statements import plain
+from agent.sources.mysql.sql_text import masked, parts, plain
 from agent.sources.mysql.table_editor import TableEditor
 
 # what it cannot read it says, and the answer is ``Unparsed``
@@ -39,17 +41,39 @@ _ALTER: Final = re.compile(
     rf"ALTER\s+(?:(?:ONLINE|OFFLINE|IGNORE)\s+)*TABLE\s+(?:IF\s+EXISTS\s+)?({_TABLE})\s*(?:(?:NO)?WAIT(?:\s+\d+)?)?",
     re.IGNORECASE,
 )
-_CREATE: Final = re.compile(rf"CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?({_TABLE})", re.IGNORECASE)
-#: a REAL is a double here (and a float in another mode), sqlglot takes it for a float
-_READ_WRONGLY: Final = re.compile(r"\bREAL\b", re.IGNORECASE)
-_LISTED: Final = re.compile(r"\s*ADD\s+(?:COLUMN\s+)?\((.*)\)\s*$", re.IGNORECASE | re.DOTALL)
-#: parts of ALTER TABLE that change nothing that a row or a sink shows
-_UNSEEN: Final = re.compile(
-    r"(?:ENGINE|AUTO_INCREMENT|COMMENT|ROW_FORMAT|KEY_BLOCK_SIZE|STATS_\w+|ALGORITHM|LOCK|FORCE|ORDER\s+BY"
-    r"|(?:DIS|EN)ABLE\s+KEYS|PARTITION|REMOVE\s+PARTITIONING|(?:ADD|DROP|REORGANIZE|TRUNCATE|ANALYZE|CHECK|OPTIMIZE"
-    r"|REBUILD|COALESCE|EXCHANGE)\s+PARTITION|(?:DISCARD|IMPORT)\s+TABLESPACE)\b",
+_CREATE: Final = re.compile(
+    rf"CREATE\s+(OR\s+REPLACE\s+)?TABLE\s+(IF\s+NOT\s+EXISTS\s+)?({_TABLE})\s*(?:\(?\s*LIKE\s+({_TABLE}))?",
     re.IGNORECASE,
 )
+_DROP: Final = re.compile(
+    r"DROP\s+TABLES?\s+(?:IF\s+EXISTS\s+)?(.*?)(?:\s+(?:NO)?WAIT(?:\s+\d+)?)?(?:\s+(?:RESTRICT|CASCADE))?$",
+    re.IGNORECASE | re.DOTALL,
+)
+_DROP_DATABASE: Final = re.compile(rf"DROP\s+(?:DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?({_NAME})$", re.IGNORECASE)
+_RENAMED: Final = re.compile(
+    rf"RENAME(?:\s+(?:TO|AS)\s+|\s*=\s*|\s+(?!(?:COLUMN|INDEX|KEY)\b)|(?=`))({_TABLE})$", re.IGNORECASE
+)
+#: a REAL is a double here (and a float in another mode), sqlglot takes it for a float
+_READ_WRONGLY: Final = re.compile(r"\bREAL\b", re.IGNORECASE)
+_LISTED: Final = re.compile(
+    r"ADD\s+(?:COLUMN\s+)?(?P<exists>IF\s+NOT\s+EXISTS\s+)?\((?P<list>.*)\)$", re.IGNORECASE | re.DOTALL
+)
+#: which sqlglot reads at other places only
+_IF_EXISTS: Final = re.compile(r"(?P<verb>(?:MODIFY|CHANGE)\s+(?:COLUMN\s+)?)IF\s+EXISTS\s+", re.IGNORECASE)
+_INDEX_DROPPED: Final = re.compile(r"DROP\s+(?:INDEX|KEY|CONSTRAINT)\b", re.IGNORECASE)
+_DROP_INDEX: Final = re.compile(rf"DROP\s+INDEX\b.*?\sON\s+({_TABLE})", re.IGNORECASE | re.DOTALL)
+_CHANGED: Final = re.compile(rf"CHANGE\s+(?:COLUMN\s+)?(?:IF\s+EXISTS\s+)?({_NAME})\s+({_NAME})", re.IGNORECASE)
+#: parts of ALTER TABLE, or what stands behind one, that change nothing that a row or a sink shows
+_UNSEEN: Final = re.compile(
+    r"(?:ENGINE|AUTO_INCREMENT|COMMENT|ROW_FORMAT|KEY_BLOCK_SIZE|STATS_\w+|ALGORITHM|LOCK|FORCE|ORDER\s+BY"
+    r"|(?:DEFAULT\s+)?(?:CHARSET|CHARACTER\s+SET|COLLATE)|(?:DIS|EN)ABLE\s+KEYS"
+    r"|PARTITION|REMOVE\s+PARTITIONING|(?:ADD|DROP|REORGANIZE|TRUNCATE|ANALYZE|CHECK|OPTIMIZE"
+    r"|REBUILD|COALESCE|EXCHANGE)\s+PARTITION|(?:DISCARD|IMPORT)\s+TABLESPACE"
+    r"|ADD\s+(?:FULLTEXT|SPATIAL|INDEX|KEY|CHECK|FOREIGN)|ADD\s+CONSTRAINT(?:\s+\0+|\s+\S+)?\s+(?:CHECK|FOREIGN)"
+    r"|ALTER\s+(?:INDEX|KEY|CHECK|CONSTRAINT)|RENAME\s+(?:INDEX|KEY)|DROP\s+(?:FOREIGN|CHECK)|WITH(?:OUT)?\s+VALIDATION)\b",
+    re.IGNORECASE,
+)
+_PARTITIONS: Final = re.compile(r"\s(?:PARTITION\s+BY|REMOVE\s+PARTITIONING)\b.*", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +100,7 @@ class Renamed:
 @dataclass(frozen=True, slots=True)
 class Altered:
     """``schema``: afterwards, under its old name. ``renames``: new column → old; ``untold``: new columns whose values
-    in rows that were there nobody can tell. ``loses_key``: the primary key went, and none came."""
+    in rows that were there nobody can tell. ``asks_key``: by which key the server goes now, only it can tell."""
 
     table: Name
     schema: TableSchema
@@ -84,7 +108,7 @@ class Altered:
     added: tuple[str, ...] = ()
     fills: Mapping[str, str] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
-    loses_key: bool = False
+    asks_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,121 +118,126 @@ class DatabaseDropped:
 
 @dataclass(frozen=True, slots=True)
 class Unparsed:
-    """``tables``: what it names, as far as that can be seen; they have to be looked at."""
+    """``table`` has to be looked at. ``columns``: how those that could be read belong to those before."""
 
-    tables: tuple[Name, ...]
-
-
-Edit = Created | Dropped | Renamed | Altered | DatabaseDropped
+    table: Name
+    columns: Columns = field(default_factory=Columns)
 
 
-def parse_ddl(
-    statement: str, database: str, known: Mapping[Name, TableSchema], *, is_mariadb: bool
-) -> list[Edit] | Unparsed:
+Edit = Created | Dropped | Renamed | Altered | DatabaseDropped | Unparsed
+
+
+def parse_ddl(statement: str, database: str, known: Mapping[Name, TableSchema], *, is_mariadb: bool) -> list[Edit]:
     """``known``: tables whose columns are known; others are none of our concern, unless they come to be.
 
     In order, as if done one after the other.
     """
-    statement = plain(statement).strip().rstrip(";")
+    statement = plain(statement, is_mariadb=is_mariadb).rstrip(";").rstrip()
     if found := _RENAME.match(statement):
         return _renames(found[1], database)
     if found := _ALTER.match(statement):
         table = _name(found[1], database)
         return _alter(table, statement[found.end() :], known.get(table), database, is_mariadb=is_mariadb)
     if found := _CREATE.match(statement):
-        return _create(_name(found[1], database), statement, database, is_mariadb=is_mariadb)
-    return _other(statement, database)
+        return _create(found, statement, database, is_mariadb=is_mariadb)
+    if found := _DROP.match(statement):
+        return [Dropped(_name(text.strip(), database)) for text in parts(found[1]) if re.fullmatch(_TABLE, text)]
+    if found := _DROP_DATABASE.match(statement):
+        return [DatabaseDropped(_unquoted(found[1]))]
+    if (found := _DROP_INDEX.match(statement)) and (schema := known.get(_name(found[1], database))):
+        return [Altered(_name(found[1], database), schema, asks_key=True)]
+    return []  # other indexes, or CREATE DATABASE
 
 
-def _renames(pairs: str, database: str) -> list[Edit] | Unparsed:
+def _renames(pairs: str, database: str) -> list[Edit]:
     edits: list[Edit] = []
     at = 0
     while found := _PAIR.match(pairs, at):
         edits.append(Renamed(_name(found[1], database), _name(found[2], database)))
         at = found.end()
     if at < len(pairs.rstrip()):
-        return Unparsed(tuple(_name(text, database) for text in re.findall(_TABLE, pairs)))
+        return [Unparsed(_name(text, database)) for text in re.findall(_TABLE, pairs)]
     return edits
 
 
-def _other(statement: str, database: str) -> list[Edit] | Unparsed:
-    """DROP of tables and databases; what else there is (indexes, CREATE DATABASE) changes no row."""
-    parsed = _parsed(statement)
-    if not isinstance(parsed, exp.Drop):
-        return []
-    if parsed.args.get("kind") in ("DATABASE", "SCHEMA"):
-        found = re.search(rf"({_NAME})\s*$", statement)
-        return [DatabaseDropped(_unquoted(found[1]))] if found else []
-    if parsed.args.get("kind") != "TABLE" or parsed.args.get("temporary"):
-        return []
-    return [Dropped(_table(table, database)) for table in parsed.find_all(exp.Table)]
-
-
-def _create(table: Name, statement: str, database: str, *, is_mariadb: bool) -> list[Edit] | Unparsed:
-    parsed = _parsed(statement)
-    if not isinstance(parsed, exp.Create):
-        return Unparsed((table,))
-    is_replaced = bool(parsed.args.get("replace"))
-    like = next((_table(item.this, database) for item in parsed.find_all(exp.LikeProperty)), None)
-    schema = None
-    if isinstance(parsed.this, exp.Schema) and like is None and not _READ_WRONGLY.search(statement):
-        schema = _defined(table, parsed.this, is_mariadb=is_mariadb)
-    created = Created(table, like, schema, if_absent=bool(parsed.args.get("exists")))
-    return [Dropped(table), created] if is_replaced else [created]
+def _create(found: re.Match[str], statement: str, database: str, *, is_mariadb: bool) -> list[Edit]:
+    """A definition that cannot be read is the server's to tell."""
+    table = _name(found[3], database)
+    schema, like = None, _name(found[4], database) if found[4] else None
+    statement = _cut(statement)
+    if like is None and not _READ_WRONGLY.search(statement):
+        parsed = _parsed(statement)
+        if isinstance(parsed, exp.Create) and isinstance(parsed.this, exp.Schema):
+            schema = _defined(table, parsed.this, is_mariadb=is_mariadb)
+    created = Created(table, like, schema, if_absent=bool(found[2]))
+    return [Dropped(table), created] if found[1] else [created]
 
 
 def _defined(table: Name, definition: exp.Schema, *, is_mariadb: bool) -> TableSchema | None:
-    empty = TableSchema(0, *table, ())
-    editor = TableEditor(empty, Surroundings.of((), is_mariadb=is_mariadb))
-    for item in definition.expressions:
-        if not editor.take(item):
-            return None
-    return editor.schema
+    editor = TableEditor(TableSchema(0, *table, ()), Surroundings.of((), is_mariadb=is_mariadb))
+    return editor.schema if all(editor.take(item) for item in definition.expressions) else None
 
 
-def _alter(
-    table: Name, parts: str, known: TableSchema | None, database: str, *, is_mariadb: bool
-) -> list[Edit] | Unparsed:
-    if known is None or _UNSEEN.match(parts.strip()):
-        return _rename_of_unknown(table, parts, database) if known is None else []
-    actions = _actions(parts)
-    if actions is None:
-        return Unparsed((table,))
+def _alter(table: Name, text: str, known: TableSchema | None, database: str, *, is_mariadb: bool) -> list[Edit]:
+    pieces = [_cut(part) for part in parts(text)]
+    renames = [found for part in pieces if (found := _RENAMED.match(part))]
+    to = _name(renames[-1][1], database) if renames else table
+    moved: list[Edit] = [Renamed(table, to)] if renames else []
+    if known is None:
+        return moved
     editor = TableEditor(known, Surroundings.of(known.columns, is_mariadb=is_mariadb))
-    edits: list[Edit] = []
-    for action in actions:
-        if isinstance(action, exp.AlterRename):
-            edits.append(Renamed(table, _table(action.this, database)))
-        elif not editor.take(action):
-            return Unparsed((table,))
-    return [_altered(table, editor), *edits] if editor.is_changed else edits
+    is_read = True
+    for part in pieces:
+        if part and not _UNSEEN.match(masked(part)) and not _RENAMED.match(part):
+            is_read = _take(editor, part) and is_read
+    if not is_read:
+        return [*moved, Unparsed(to, editor.columns())]
+    return [_altered(table, editor), *moved] if editor.is_changed else moved
 
 
-def _actions(parts: str) -> list[exp.Expr] | None:
-    """The parts of an ALTER TABLE; None where they cannot be read for sure."""
-    if _READ_WRONGLY.search(parts):
+def _take(editor: TableEditor, part: str) -> bool:
+    """Whether it is understood."""
+    if _INDEX_DROPPED.match(part):
+        editor.asks_key = True
+        return True
+    actions = _actions(part)
+    if actions and all(editor.take(action) for action in actions):
+        return True
+    if found := _CHANGED.match(part):  # to what type, the server knows
+        editor.rename(_unquoted(found[1]), _unquoted(found[2]))
+    return False
+
+
+def _cut(part: str) -> str:
+    """Without what says how the table is partitioned, which needs no comma before it."""
+    found = _PARTITIONS.search(masked(part))
+    return part[: found.start()] if found else part
+
+
+def _actions(part: str) -> list[exp.Expr] | None:
+    """One part of an ALTER TABLE; None where it cannot be read for sure."""
+    if _READ_WRONGLY.search(part):
         return None
-    if found := _LISTED.match(parts):  # which sqlglot reads in CREATE TABLE only
-        created = _parsed(f"CREATE TABLE t ({found[1]})")
-        is_list = isinstance(created, exp.Create) and isinstance(created.this, exp.Schema)
-        return list(created.this.expressions) if created is not None and is_list else None
-    parsed = _parsed(f"ALTER TABLE t {parts}")
-    return list(parsed.args.get("actions") or ()) if isinstance(parsed, exp.Alter) else None
+    if found := _LISTED.match(part):  # which sqlglot reads in CREATE TABLE only
+        created = _parsed(f"CREATE TABLE t ({found['list']})")
+        if not isinstance(created, exp.Create) or not isinstance(created.this, exp.Schema):
+            return None
+        for item in created.this.expressions if found["exists"] else ():
+            item.set("exists", True)
+        return list(created.this.expressions)
+    is_loose = _IF_EXISTS.match(part)
+    parsed = _parsed("ALTER TABLE t " + _IF_EXISTS.sub(r"\g<verb>", part, count=1))
+    actions = list(parsed.args.get("actions") or ()) if isinstance(parsed, exp.Alter) else []
+    for action in actions if is_loose else ():
+        action.set("exists", True)
+    return actions or None
 
 
 def _altered(table: Name, editor: TableEditor) -> Altered:
     columns = editor.columns()
     return Altered(
-        table, editor.schema, columns.renames, columns.added, columns.fills, editor.untold, loses_key=editor.loses_key
+        table, editor.schema, columns.renames, columns.added, columns.fills, editor.untold, asks_key=editor.asks_key
     )
-
-
-def _rename_of_unknown(table: Name, parts: str, database: str) -> list[Edit]:
-    """A table that is none of ours may become one of ours by its new name."""
-    found = re.search(
-        rf"(?:^|,)\s*RENAME\s+(?:(?:TO|AS)\s+|=\s*)?(?!COLUMN\b|INDEX\b|KEY\b)({_TABLE})\s*(?:,|$)", parts, re.I
-    )
-    return [Renamed(table, _name(found[1], database))] if found else []
 
 
 def _parsed(statement: str) -> exp.Expr | None:
@@ -218,13 +247,9 @@ def _parsed(statement: str) -> exp.Expr | None:
         return None
 
 
-def _table(table: exp.Expr, database: str) -> Name:
-    return table.text("db") or database, table.name
-
-
 def _name(text: str, database: str) -> Name:
-    parts = [_unquoted(part) for part in re.findall(_NAME, text)]
-    return (parts[0], parts[1]) if len(parts) == 2 else (database, parts[0])
+    found = [_unquoted(part) for part in re.findall(_NAME, text)]
+    return (found[0], found[1]) if len(found) == 2 else (database, found[0])
 
 
 def _unquoted(text: str) -> str:

@@ -32,20 +32,25 @@ _ZERO: Final = {
 
 def of_new_column(definition: exp.ColumnDef, column: Column) -> str | _Untold | None:
     """In text as ``fills`` reads it; None is NULL."""
-    is_required, default, is_generated = False, None, False
+    default, is_generated = None, False
     for constraint in definition.constraints:
         kind = constraint.kind
-        if isinstance(kind, exp.NotNullColumnConstraint | exp.PrimaryKeyColumnConstraint):
-            is_required = is_required or not kind.args.get("allow_null")
-        elif isinstance(kind, exp.DefaultColumnConstraint):
+        if isinstance(kind, exp.DefaultColumnConstraint):
             default = kind.this
         elif isinstance(kind, _GENERATED):
             is_generated = True
     if is_generated:
         return UNTOLD
     if default is None or isinstance(default, exp.Null):
-        return _implicit(column) if is_required else None
+        return _implicit(column) if is_required(definition) else None
     return _constant(default, column)
+
+
+def is_required(definition: exp.ColumnDef) -> bool:
+    """NOT NULL, by its own words."""
+    kinds = [constraint.kind for constraint in definition.constraints]
+    wanted = (exp.NotNullColumnConstraint, exp.PrimaryKeyColumnConstraint)
+    return any(isinstance(kind, wanted) and not kind.args.get("allow_null") for kind in kinds)
 
 
 def _implicit(column: Column) -> str | _Untold | None:

@@ -9,7 +9,7 @@ cannot be read at all is looked at; a table that is then gone, or as it was, has
 - Ids last: a table keeps its id under every name, and a new one of an old name gets another, if that is still in use.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -66,13 +66,8 @@ class Interpreter:
         :raises SourceError: the server cannot be asked.
         """
         self._before, self._columns, self._vacated = {}, {}, {}
-        edits = ddl.parse_ddl(event.statement, event.database, self._schemas(), is_mariadb=self._server.is_mariadb)
-        if isinstance(edits, Unparsed):
-            for name in edits.tables:
-                self._look_again(name, event)
-        else:
-            for edit in edits:
-                self._take(edit, event)
+        for edit in ddl.parse_ddl(event.statement, event.database, self._schemas(), is_mariadb=self._server.is_mariadb):
+            self._take(edit, event)
         for table in self._vacated.values():
             self._known.put(table)  # its copy did not come: it has only got another name
         changes = tuple(change for number in self._before if (change := self._change(number)) is not None)
@@ -95,6 +90,8 @@ class Interpreter:
                 self._rename(table, to, event.statement)
             case Altered():
                 self._alter(edit)
+            case Unparsed():
+                self._look_again(edit, event)
 
     def _create(self, edit: Created, ts: Ts) -> None:
         name = edit.table
@@ -187,21 +184,27 @@ class Interpreter:
             self._shadows[edit.table] = Shadow(edit.schema, shadows.composed(shadow.columns, columns))
             return
         table = self._known.by_name[edit.table]
-        schema = self._exact(edit.table, edit.schema)
+        schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has one"
         if edit.untold:
-            _log.warning(
-                "what older rows hold in a new column is not in the log; if there are any, load the table anew",
-                table=schema.qualified_name,
-                column=edit.untold[0],
-            )
+            _warn_untold(schema, edit.untold)
         self._put(table, schema, columns)
 
-    def _look_again(self, name: Name, event: DdlEvent) -> None:
+    def _look_again(self, edit: Unparsed, event: DdlEvent) -> None:
         _log.info("a statement that cannot be read: the table is looked at", statement=event.statement[:200])
-        table, schema = self._known.by_name.get(name), self._server.look(name)
-        if table is not None and schema is not None and table.schema is not None:
-            self._put(table, schema, _by_name(table.schema, schema))
+        name = edit.table
+        known, shadow = self._known.by_name.get(name), self._shadows.pop(name, None)
+        before = shadow.schema if shadow else known.schema if known else None
+        schema = self._server.look(name) if before is not None else None
+        if before is None or schema is None:
+            return
+        columns = _by_name(before, schema, edit.columns)
+        if shadow is not None:
+            self._shadows[name] = Shadow(schema, shadows.composed(shadow.columns, columns))
+        elif known is not None:
+            if untold := [column for column in columns.added if column not in edit.columns.added]:
+                _warn_untold(schema, untold)
+            self._put(known, schema, columns)
 
     def _put(self, table: KnownTable, schema: TableSchema, columns: Columns) -> None:
         number = table.record.table_id
@@ -219,12 +222,12 @@ class Interpreter:
             return comparing.dropped(before)
         return comparing.compare(before, after, self._columns.get(number, NOTHING))
 
-    def _exact(self, name: Name, told: TableSchema | None) -> TableSchema | None:
+    def _exact(self, name: Name, told: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:
         """The server's definition, if it is what the statement leaves; or the statement's."""
         found = self._server.look(name)
         if told is None:
             return found
-        return found if found is not None and _is_like(found, told) else told
+        return found if found is not None and _is_like(found, told, asks_key=asks_key) else told
 
     def _ours(self, schema: TableSchema, record: TableRecord) -> TableSchema:
         named = _named(schema, (record.schema_name, record.name))
@@ -245,18 +248,30 @@ def _moved(table: KnownTable, name: Name) -> KnownTable:
     return KnownTable(table.record.with_(schema_name=name[0], name=name[1]), schema)
 
 
-def _by_name(before: TableSchema, after: TableSchema) -> Columns:
-    names = {column.name for column in before.columns}
-    return Columns(added=tuple(column.name for column in after.columns if column.name not in names))
+def _warn_untold(schema: TableSchema, columns: Sequence[str]) -> None:
+    _log.warning(
+        "what older rows hold in a new column is not in the log; if there are any, load the table anew",
+        table=schema.qualified_name,
+        column=columns[0],
+    )
+
+
+def _by_name(before: TableSchema, after: TableSchema, told: Columns = NOTHING) -> Columns:
+    """Columns of one name are the same, unless told otherwise."""
+    columns, names = shadows.limited(told, after), {column.name for column in before.columns}
+    known = names - set(columns.renames.values()) | set(columns.renames)
+    added = [column.name for column in after.columns if column.name not in known or column.name in columns.added]
+    return replace(columns, added=tuple(added))
 
 
 def _key(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
     return before if set(before) == set(after) else after
 
 
-def _is_like(found: TableSchema, told: TableSchema) -> bool:
+def _is_like(found: TableSchema, told: TableSchema, *, asks_key: bool) -> bool:
     """The same columns, as far as a sink sees them, and the same key."""
     shapes = [
         [(item.name, item.type) for item in arrow_schema(replace(one, dialect=Dialect.MYSQL))] for one in (found, told)
     ]
-    return shapes[0] == shapes[1] and (set(found.key) == set(told.key) or not told.key)
+    is_same_key = asks_key or not told.key or set(found.key) == set(told.key)
+    return shapes[0] == shapes[1] and is_same_key

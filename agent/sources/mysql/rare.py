@@ -15,7 +15,7 @@ from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, Sou
 from agent.schema import TableSchema
 from agent.sources.arena import Arena
 from agent.sources.kernel import Ints
-from agent.sources.mysql import events, prepared, split, statements, txn, wire
+from agent.sources.mysql import events, prepared, split, sql_text, statements, txn, wire
 from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.dropping import Dropping
 from agent.sources.mysql.events import DdlEvent, Query
@@ -137,7 +137,7 @@ class RareEvents:
         state = self._state
         if state[txn.IN_TXN] == txn.CLOSED:  # a server that writes no GTIDs
             self._begin(arena, at, wire.read_u32(arena.data, at) * 1_000_000)
-        statement = statements.plain(query.statement)
+        statement = sql_text.plain(query.statement)
         match statements.kind(statement):
             case Kind.SAVEPOINT:
                 self.dropping.set_savepoint(statements.savepoint(statement))
@@ -209,7 +209,7 @@ class RareEvents:
 
     def _refuse_write(self, query: Query) -> None:
         """A change of rows as a statement: nothing to us where it is plain that no wanted table changes."""
-        table = statements.written_table(statements.plain(query.statement), query.database)
+        table = statements.written_table(sql_text.plain(query.statement), query.database)
         is_ours = query.database not in _SYSTEM if table is None else self._declarations.is_wanted(*table)
         if is_ours and not self._state[txn.SKIPPING]:
             name = ".".join(table) if table else f"a table of {query.database}"

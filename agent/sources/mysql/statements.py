@@ -9,9 +9,6 @@ import re
 from enum import Enum, auto
 from typing import Final
 
-_COMMENT: Final = re.compile(r"\s+|/\*(?!!|M!).*?\*/|(?:--\s|#)[^\n]*(?:\n|$)", re.DOTALL)
-#: what is run on servers of some version only: its inside counts
-_VERSIONED: Final = re.compile(r"/\*M?!\d*(.*?)\*/", re.DOTALL)
 #: texts, names and comments, and names as ANSI_QUOTES has them
 _QUOTED: Final = re.compile(
     r"""'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|/\*(?!!|M!).*?\*/|(?:--\s|\#)[^\n]*|"((?:[^"]|"")*)\"""", re.DOTALL
@@ -54,15 +51,6 @@ class Kind(Enum):
     XA_ROLLBACK = auto()
 
 
-def plain(statement: str) -> str:
-    """Without the comments in front, and with what stands in comments for some versions only."""
-    while found := (_COMMENT.match(statement) or None):
-        statement = statement[found.end() :]
-    if found := _VERSIONED.match(statement):
-        return plain(found[1] + statement[found.end() :])
-    return statement
-
-
 def backquoted(statement: str) -> str:
     """With the names that a session with ANSI_QUOTES puts in double quotes spelt as everybody else's."""
     return _QUOTED.sub(lambda found: found[0] if found[1] is None else _backquoted_name(found[1]), statement)
@@ -73,7 +61,7 @@ def _backquoted_name(text: str) -> str:
 
 
 def kind(statement: str) -> Kind:
-    """``statement`` without comments in front: see ``plain``."""
+    """``statement`` without comments: see ``sql_text.plain``."""
     words = [found[0].upper() for found in _WORD.finditer(statement, 0, 120)][:6]
     match words:
         case ["SAVEPOINT", *_]:

@@ -4,7 +4,7 @@ What rows that were there hold in a new column is its constant default, the impl
 a default that is not one value for all rows is *untold*.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -14,29 +14,52 @@ from agent.sources.mysql import defaults
 from agent.sources.mysql.column_types import Surroundings, column_of
 
 
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """``origin``: the column that it was before the statement; None where it is new."""
+
+    column: Column
+    origin: str | None = None
+
+
 class TableEditor:
     """Starts from ``schema``. ``untold``: new columns whose values in rows that were there nobody can tell;
-    ``loses_key``: the primary key went, and none came."""
+    ``asks_key``: the statement does not tell which key is left.
+
+    All parts of one statement speak of the columns as they were before it, so that two may swap their names; only
+    places (``AFTER``) and keys go by new names.
+    """
 
     def __init__(self, schema: TableSchema, around: Surroundings) -> None:
-        self.schema = schema
         self._before = schema
         self._around = around
-        self._origins = {column.name: column.name for column in schema.columns}
+        self._items = [_Item(column, column.name) for column in schema.columns]
+        self._key: tuple[str, ...] | None = None
         self._fills: dict[str, str] = {}
         self.untold: tuple[str, ...] = ()
-        self.loses_key = False
-        self._is_key_changed = False
+        self.asks_key = False
+
+    @property
+    def schema(self) -> TableSchema:
+        columns = [item.column for item in self._items]
+        if self._key is not None:
+            wanted = {name.lower() for name in self._key}
+            columns = [replace(column, is_key=column.name.lower() in wanted) for column in columns]
+        return replace(self._before, columns=tuple(columns))
 
     @property
     def is_changed(self) -> bool:
-        return self.schema != self._before or self._is_key_changed or any(a != b for a, b in self._origins.items())
+        is_same = self.schema == self._before and all(item.column.name == item.origin for item in self._items)
+        return not is_same or self._key is not None or self.asks_key
 
     def columns(self) -> Columns:
         """How the columns belong to those before."""
-        names = [column.name for column in self.schema.columns]
-        added = tuple(name for name in names if name not in self._origins)
-        renames = {name: self._origins[name] for name in names if self._origins.get(name, name) != name}
+        added = tuple(item.column.name for item in self._items if item.origin is None)
+        renames = {
+            item.column.name: item.origin
+            for item in self._items
+            if item.origin is not None and item.origin != item.column.name
+        }
         return Columns(renames, added, {name: text for name, text in self._fills.items() if name in added})
 
     def take(self, action: exp.Expr) -> bool:
@@ -49,16 +72,16 @@ class TableEditor:
             case exp.ModifyColumn():
                 return self._modify(action)
             case exp.RenameColumn():
-                return self._rename(action.this.name, action.args["to"].name)
+                return self.rename(action.this.name, action.args["to"].name) or bool(action.args.get("exists"))
             case exp.Drop():
                 return self._drop(action)
             case exp.DropPrimaryKey():
-                self._set_key(())
+                self._key = self._key or ()
                 return True
             case exp.AddConstraint():
                 return all(self.take(item) for item in action.expressions)
             case exp.PrimaryKey():
-                self._set_key(tuple(item.name for item in action.expressions))
+                self._key = tuple(item.name for item in action.expressions)
                 return True
             case exp.AlterColumn() | exp.IndexColumnConstraint() | exp.UniqueColumnConstraint() | exp.Constraint():
                 return True
@@ -66,16 +89,22 @@ class TableEditor:
                 return True
         return False
 
+    def rename(self, old: str, new: str) -> bool:
+        """Whether there is such a column."""
+        at = self._original(old)
+        if at is None:
+            return False
+        self._items[at] = replace(self._items[at], column=replace(self._items[at].column, name=new))
+        return True
+
     def _add(self, definition: exp.ColumnDef) -> bool:
-        if self._at(definition.name) is not None:
-            return bool(definition.args.get("exists"))
+        if definition.args.get("exists") and self._at(definition.name) is not None:
+            return True
         column = self._column(definition, definition.name)
         if column is None:
             return False
-        self._place(column, definition.args.get("position"))
-        self._origins.pop(column.name, None)
         self._fill(definition, column)
-        return True
+        return self._place(_Item(column), definition.args.get("position"))
 
     def _fill(self, definition: exp.ColumnDef, column: Column) -> None:
         text = defaults.of_new_column(definition, column)
@@ -89,69 +118,55 @@ class TableEditor:
     def _modify(self, action: exp.ModifyColumn) -> bool:
         definition = action.this
         old = action.args["rename_from"].name if action.args.get("rename_from") else definition.name
-        at, column = self._at(old), self._column(definition, definition.name)
-        if at is None or column is None:
-            return False
-        was_key = self.schema.columns[at].is_key
-        self._replace([*self.schema.columns[:at], *self.schema.columns[at + 1 :]])
-        position = definition.args.get("position")
-        self._place(replace(column, is_key=column.is_key or was_key), position, at=at)
-        self._follow(old, definition.name)
-        return True
-
-    def _rename(self, old: str, new: str) -> bool:
-        at = self._at(old)
+        at, column = self._original(old), self._column(definition, definition.name)
         if at is None:
+            return bool(action.args.get("exists"))
+        if column is None:
             return False
-        columns = list(self.schema.columns)
-        columns[at] = replace(columns[at], name=new)
-        self._replace(columns)
-        self._follow(old, new)
-        return True
-
-    def _follow(self, old: str, new: str) -> None:
-        origin = self._origins.pop(self._spelled(old), None)
-        if origin is not None:
-            self._origins[new] = origin
-
-    def _spelled(self, name: str) -> str:
-        return next((known for known in self._origins if known.lower() == name.lower()), name)
+        item = self._items.pop(at)
+        if item.column.is_key:
+            column, self.asks_key = replace(column, is_key=True), self.asks_key or not defaults.is_required(definition)
+        return self._place(_Item(column, item.origin), definition.args.get("position"), at=at)
 
     def _drop(self, action: exp.Drop) -> bool:
         if action.args.get("kind") != "COLUMN":
-            return True
-        for item in action.args.get("tables") or ([action.this] if action.this else []):
-            at = self._at(item.name)
+            return False
+        for dropped in action.args.get("tables") or ([action.this] if action.this else []):
+            at = self._original(dropped.name)
             if at is None:
                 return bool(action.args.get("exists"))
-            self._origins.pop(self.schema.columns[at].name, None)
-            self._replace([*self.schema.columns[:at], *self.schema.columns[at + 1 :]])
+            if self._items.pop(at).column.is_key:
+                self.asks_key = True
         return True
-
-    def _set_key(self, names: tuple[str, ...]) -> None:
-        wanted = {name.lower() for name in names}
-        self._replace([replace(column, is_key=column.name.lower() in wanted) for column in self.schema.columns])
-        self.loses_key, self._is_key_changed = not names, True
 
     def _column(self, definition: exp.ColumnDef, name: str) -> Column | None:
         kind = definition.args.get("kind")
         column = column_of(name, kind, self._around) if isinstance(kind, exp.DataType) else None
-        is_key = any(isinstance(item.kind, exp.PrimaryKeyColumnConstraint) for item in definition.constraints)
-        return None if column is None else replace(column, is_key=is_key)
+        if any(isinstance(item.kind, exp.PrimaryKeyColumnConstraint) for item in definition.constraints):
+            self._key = (name,)
+        return column
 
-    def _place(self, column: Column, position: exp.Expr | None, *, at: int | None = None) -> None:
-        columns = list(self.schema.columns)
+    def _place(self, item: _Item, position: exp.Expr | None, *, at: int | None = None) -> bool:
+        """Whether it stands where it should: what it comes after may be named by a later part only."""
+        is_placed = True
         if position is not None and position.args.get("position") == "FIRST":
             at = 0
-        elif position is not None and (before := self._at(position.this.name)) is not None:
-            at = before + 1
-        columns.insert(len(columns) if at is None else at, column)
-        self._replace(columns)
+        elif position is not None:
+            before = self._at(position.this.name)
+            is_placed = before is not None
+            at = at if before is None else before + 1
+        self._items.insert(len(self._items) if at is None else at, item)
+        return is_placed
 
     def _at(self, name: str) -> int | None:
-        """Names of columns differ in more than case."""
-        names = [column.name.lower() for column in self.schema.columns]
-        return names.index(name.lower()) if name.lower() in names else None
+        """Where the column of this name is now; names of columns differ in more than case."""
+        return _index(name, [item.column.name for item in self._items])
 
-    def _replace(self, columns: list[Column]) -> None:
-        self.schema = replace(self.schema, columns=tuple(columns))
+    def _original(self, name: str) -> int | None:
+        """Where the column is that had this name before the statement."""
+        return _index(name, [item.origin or "" for item in self._items])
+
+
+def _index(name: str, names: list[str]) -> int | None:
+    lowered = [other.lower() for other in names]
+    return lowered.index(name.lower()) if name.lower() in lowered else None

@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from agent.errors import DecodeError
-from agent.sources.mysql import events, statements, wire
+from agent.sources.mysql import events, sql_text, statements, wire
 from agent.sources.mysql.positions import BinlogPosition
 from agent.sources.mysql.statements import Kind
 from tests import binlog
@@ -136,7 +136,7 @@ def test_a_heartbeat_may_tell_a_position_beyond_32_bits() -> None:
     ],
 )
 def test_statements_are_told_apart_by_their_first_words(statement: str, kind: Kind) -> None:
-    assert statements.kind(statements.plain(statement)) is kind
+    assert statements.kind(sql_text.plain(statement)) is kind
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,16 @@ def test_gh_ost() -> None:
     assert rig.names() == ["t"]
 
 
+def test_a_copy_that_is_altered_in_words_that_cannot_be_read() -> None:
+    rig = Rig("t")
+    assert not rig.run("CREATE TABLE `_t_gho` LIKE t")
+    changed = replace(table("_t_gho"), columns=table().columns[:2])
+    rig.there["d", "_t_gho"] = rig.there["d", "t"] = changed
+    assert not rig.run("ALTER TABLE `_t_gho` FANCY WORDS, CHANGE b bb POINT")
+    [change] = rig.run("RENAME TABLE t TO `_t_del`, `_t_gho` TO t")
+    assert names(TableSchema.from_json(change.after)) == ["id", "a"]
+
+
 def test_pt_osc_for_one_who_comes_late() -> None:
     """The copy was made before we looked: its definition is the server's, columns are known by name."""
     rig = Rig("t")
