@@ -98,8 +98,7 @@ class Interpreter:
         if name in self._known.by_name:
             return
         schema = self._schemas().get(edit.like) if edit.like else edit.schema
-        base = shadows.base_of(name)
-        if base is not None and base in self._known.by_name:
+        if any(base in self._known.by_name for base in shadows.bases_of(name)):
             if schema is not None:
                 self._shadows[name] = Shadow(_named(schema, name))
             return
@@ -136,15 +135,15 @@ class Interpreter:
         if table is not None:
             self._before.setdefault(table.record.table_id, table)
             self._known.drop(*old)
-            if shadows.base_of(new) == old:
+            if old in shadows.bases_of(new):
                 self._vacated[old] = _moved(table, new)
             else:
                 self._known.put(_moved(table, new))
-        elif new in self._vacated and shadows.base_of(old) == new:
+        elif new in self._vacated and new in shadows.bases_of(old):
             self._replace(old, new)
         else:
-            shadow, base = self._shadows.pop(old, None), shadows.base_of(new)
-            if base is not None and (base in self._known.by_name or base in self._vacated):
+            shadow = self._shadows.pop(old, None)
+            if any(base in self._known.by_name or base in self._vacated for base in shadows.bases_of(new)):
                 if shadow is not None:
                     self._shadows[new] = shadow
             elif self._server.wants(*new):

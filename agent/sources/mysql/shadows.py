@@ -16,12 +16,19 @@ from agent.sources.comparing import Columns
 Name = tuple[str, str]
 
 _SHADOW: Final = re.compile(r"^_(.+)_(?:gho|ghc|del|new|old)$")
+#: when gh-ost put the table away, if it is told to say so
+_MOMENT: Final = re.compile(r"_\d{14}$")
 
 
-def base_of(table: Name) -> Name | None:
-    """The table that this one is a copy, a log or a remnant of, to judge by its name."""
+def bases_of(table: Name) -> tuple[Name, ...]:
+    """The tables that this one can be a copy, a log or a remnant of, to judge by its name: pt-online-schema-change puts
+    more underscores in front where a name is taken."""
     found = _SHADOW.match(table[1])
-    return (table[0], found[1]) if found else None
+    if found is None:
+        return ()
+    base = found[1]
+    names = [base[at:] for at in range(len(base)) if not base[:at].strip("_")]
+    return tuple((table[0], name) for one in names for name in dict.fromkeys([one, _MOMENT.sub("", one)]) if name)
 
 
 #: the columns are what they were

@@ -199,6 +199,18 @@ def test_pt_osc_for_one_who_comes_late() -> None:
     assert not rig.run("DROP TABLE IF EXISTS `_t_old`")
 
 
+@pytest.mark.parametrize(
+    ("copy", "old"), [("_t_gho", "_t_20240102030405_del"), ("_t_new", "__t_old"), ("___t_new", "____t_old")]
+)
+def test_names_of_copies_and_remnants_where_others_are_taken(copy: str, old: str) -> None:
+    rig = Rig("t")
+    assert not rig.run(f"CREATE TABLE {copy} LIKE t", f"ALTER TABLE {copy} ADD n INT DEFAULT 3")
+    [change] = rig.run(f"RENAME TABLE t TO {old}, {copy} TO t")
+    assert (change.kind, change.fills) == (ALTER, {"n": "3"})
+    assert not rig.run(f"DROP TABLE {old}")
+    assert rig.names() == ["t"]
+
+
 def test_a_table_that_only_looks_like_a_remnant() -> None:
     rig = Rig("t")
     [change] = rig.run("RENAME TABLE t TO _t_old")
