@@ -1,13 +1,16 @@
 """Statements as a real server logs them: what we make of each is what the server then has."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
 
 from agent.ddl import KnownTable
+from agent.errors import DecodeError
 from agent.schema import TableSchema, ZeroDates
 from agent.sources.mysql.catalog import read_schemas
 from agent.sources.mysql.connection import connect
+from agent.sources.mysql.fills import fill_value
 from agent.sources.mysql.interpreter import Interpreter, Server
 from agent.sources.mysql.known import KnownTables
 from agent.sources.mysql.table_ids import table_id
@@ -51,6 +54,7 @@ class Followed:
             ignores_rename=lambda name, statement: False,
             zero_dates=ZeroDates.NULL,
             is_mariadb=is_mariadb(server),
+            time_zone="UTC",
         )
         self._interpreter = Interpreter(self.known, them)
 
@@ -175,3 +179,58 @@ def test_a_rename_beside_what_cannot_be_read(server: EmbeddedMariaDB, database: 
     [change] = record.changes
     assert (change.renames, change.added, change.fills) == ({"c": "a"}, ("p", "n"), {"n": "3"})
     assert followed.schema("u").columns == schema_of(server, database, "u").columns
+
+
+DEFAULTS = [
+    ("", "decimal(10,3) DEFAULT 1.23456"),
+    ("", "decimal(50,2) DEFAULT -1.5"),
+    ("", "int DEFAULT 1.6"),
+    ("", "int DEFAULT 0x0F"),
+    ("", "year DEFAULT 24"),
+    ("", "date DEFAULT '2024-1-2'"),
+    ("", "date DEFAULT 20240102"),
+    ("", "datetime DEFAULT '2024/1/2 3:4'"),
+    ("", "datetime(3) DEFAULT 20240102030405.25"),
+    ("", "varchar(9) DEFAULT _utf8mb4'ab'"),
+    ("", "varchar(9) DEFAULT X'4142'"),
+    ("", "char(5) NOT NULL DEFAULT 'ab  '"),
+    ("", "enum('a','b') DEFAULT 'B'"),
+    ("", "set('a','b','c') NOT NULL DEFAULT 'c,a'"),
+    ("", "timestamp NULL DEFAULT '2024-01-02 03:04:05'"),
+    ("time_zone = '+05:30'", "timestamp(3) NULL DEFAULT '2024-01-02 03:04:05.5'"),
+    ("time_zone = '+05:30'", "datetime DEFAULT CURRENT_TIMESTAMP"),
+    ("time_zone = '-03:00'", "datetime(3) DEFAULT NOW(3)"),
+    ("", "timestamp NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP"),
+    ("", "timestamp(6) NULL DEFAULT LOCALTIMESTAMP(6)"),
+    ("timestamp = 1000000000", "timestamp DEFAULT NOW()"),
+    ("sql_mode = 'NO_BACKSLASH_ESCAPES'", "varchar(9) DEFAULT 'a\\nb'"),
+]
+
+
+@pytest.mark.parametrize(("setting", "definition"), DEFAULTS, ids=[definition for _, definition in DEFAULTS])
+def test_what_older_rows_hold_in_a_new_column(
+    server: EmbeddedMariaDB, database: str, setting: str, definition: str
+) -> None:
+    run(server, database, "INSERT INTO t VALUES (1, 'x', 2)")
+    followed = Followed(server, database)
+    [record] = followed.run(*([f"SET SESSION {setting}"] if setting else []), f"ALTER TABLE t ADD n {definition}")
+    [change] = record.changes
+    value = fill_value(followed.schema(), "n", change.fills["n"]).as_py()
+    with contextlib.closing(server.connect(database)) as session, session.cursor() as cursor:
+        cursor.execute("SET SESSION time_zone = '+00:00'")
+        cursor.execute("SELECT n FROM t")
+        [[there]] = cursor.fetchall()
+    assert str(value).removesuffix("+00:00") == str(there)
+
+
+@pytest.mark.parametrize("definition", ["date NOT NULL", "datetime(2) NOT NULL DEFAULT '0000-00-00'"])
+def test_dates_of_zeros_in_older_rows(server: EmbeddedMariaDB, database: str, definition: str) -> None:
+    followed = Followed(server, database)
+    [record] = followed.run("SET sql_mode = ''", f"ALTER TABLE t ADD n {definition}")
+    [change] = record.changes
+    assert fill_value(followed.schema(), "n", change.fills["n"]).as_py() is None
+    as_text = replace(followed.schema(), zero_dates=ZeroDates.STRING)
+    text = "0000-00-00" if definition.startswith("date ") else "0000-00-00 00:00:00.00"
+    assert fill_value(as_text, "n", change.fills["n"]).as_py() == text
+    with pytest.raises(DecodeError, match="load the table anew"):
+        fill_value(replace(as_text, zero_dates=ZeroDates.STRICT), "n", change.fills["n"])

@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from agent.schema import Column
 from agent.sources.mysql import charsets, type_names
+from agent.sources.mysql.session import UNKNOWN, Session
 from agent.sources.mysql.types import FieldType
 
 _BINARY: Final = 63
@@ -69,16 +70,17 @@ _BYTES_TYPES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a definition leaves out: the collation of texts, and whose server it is."""
+    """What a definition leaves out: the collation of texts, whose server it is, and in whose session it was."""
 
     collation: int
     is_mariadb: bool
+    session: Session = UNKNOWN
 
     @classmethod
-    def of(cls, columns: Sequence[Column], *, is_mariadb: bool) -> "Surroundings":
+    def of(cls, columns: Sequence[Column], *, is_mariadb: bool, session: Session) -> "Surroundings":
         """As the texts of these columns have it; utf8mb4 where there are none."""
         found = (column.collation for column in columns if column.collation not in (0, _BINARY) and not column.members)
-        return cls(next(found, 45), is_mariadb)
+        return cls(next(found, 45), is_mariadb, session)
 
 
 def column_of(name: str, kind: exp.DataType, around: Surroundings) -> Column | None:

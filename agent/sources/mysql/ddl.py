@@ -23,6 +23,7 @@ from sqlglot.errors import SqlglotError
 from agent.schema import TableSchema
 from agent.sources.comparing import Columns
 from agent.sources.mysql.column_types import Surroundings
+from agent.sources.mysql.session import UNKNOWN, Session
 from agent.sources.mysql.sql_text import masked, parts, plain
 from agent.sources.mysql.table_editor import TableEditor
 
@@ -127,7 +128,14 @@ class Unparsed:
 Edit = Created | Dropped | Renamed | Altered | DatabaseDropped | Unparsed
 
 
-def parse_ddl(statement: str, database: str, known: Mapping[Name, TableSchema], *, is_mariadb: bool) -> list[Edit]:
+def parse_ddl(
+    statement: str,
+    database: str,
+    known: Mapping[Name, TableSchema],
+    *,
+    is_mariadb: bool,
+    session: Session = UNKNOWN,
+) -> list[Edit]:
     """``known``: tables whose columns are known; others are none of our concern, unless they come to be.
 
     In order, as if done one after the other.
@@ -137,7 +145,9 @@ def parse_ddl(statement: str, database: str, known: Mapping[Name, TableSchema], 
         return _renames(found[1], database)
     if found := _ALTER.match(statement):
         table = _name(found[1], database)
-        return _alter(table, statement[found.end() :], known.get(table), database, is_mariadb=is_mariadb)
+        schema = known.get(table)
+        around = Surroundings.of(schema.columns if schema else (), is_mariadb=is_mariadb, session=session)
+        return _alter(table, statement[found.end() :], schema, database, around)
     if found := _CREATE.match(statement):
         return _create(found, statement, database, is_mariadb=is_mariadb)
     if found := _DROP.match(statement):
@@ -174,18 +184,18 @@ def _create(found: re.Match[str], statement: str, database: str, *, is_mariadb: 
 
 
 def _defined(table: Name, definition: exp.Schema, *, is_mariadb: bool) -> TableSchema | None:
-    editor = TableEditor(TableSchema(0, *table, ()), Surroundings.of((), is_mariadb=is_mariadb))
+    editor = TableEditor(TableSchema(0, *table, ()), Surroundings.of((), is_mariadb=is_mariadb, session=UNKNOWN))
     return editor.schema if all(editor.take(item) for item in definition.expressions) else None
 
 
-def _alter(table: Name, text: str, known: TableSchema | None, database: str, *, is_mariadb: bool) -> list[Edit]:
+def _alter(table: Name, text: str, known: TableSchema | None, database: str, around: Surroundings) -> list[Edit]:
     pieces = [_cut(part) for part in parts(text)]
     renames = [found for part in pieces if (found := _RENAMED.match(part))]
     to = _name(renames[-1][1], database) if renames else table
     moved: list[Edit] = [Renamed(table, to)] if renames else []
     if known is None:
         return moved
-    editor = TableEditor(known, Surroundings.of(known.columns, is_mariadb=is_mariadb))
+    editor = TableEditor(known, around)
     is_read = True
     for part in pieces:
         if part and not _UNSEEN.match(masked(part)) and not _RENAMED.match(part):

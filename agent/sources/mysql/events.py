@@ -4,6 +4,7 @@ Pure. Rows, GTIDs and whatever else comes with every transaction never come here
 lies behind the 19 bytes of header, without checksum.
 """
 
+import contextlib
 import struct
 import zlib
 from collections.abc import Iterator
@@ -12,15 +13,15 @@ from typing import Final
 from uuid import UUID
 
 from agent.errors import DecodeError
-from agent.sources.mysql import statements, wire
+from agent.sources.mysql import charsets, statements, wire
 from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition
+from agent.sources.mysql.session import UNKNOWN, Session, parse_session
 from reactor.ids import Ts
 
 CHECKSUM_BYTES: Final = 4
 _QUERY: Final = struct.Struct("<IIBHH")
 _TAIL_BYTES: Final = 5  # of a format description: the kind of checksum, and its own
 _TABLE_MAP_HEAD, _ROWS_HEAD = 8, (8, 10)
-_FLAGS_BYTES, _ANSI_QUOTES = 4, 4
 #: fields of a payload event's header
 _PAYLOAD_END, _PAYLOAD_COMPRESSION = 0, 2
 ZSTD, UNCOMPRESSED = 0, 255
@@ -39,6 +40,7 @@ class Format:
 class Query:
     database: str
     statement: str
+    session: Session = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class DdlEvent:
     statement: str
     #: Unix seconds
     commit_time: float
+    session: Session = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +103,23 @@ def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
         statement = body[at + name_bytes + 1 :]
         if is_compressed:
             statement = inflate(statement)
-        text = statement.decode(errors="replace")
-        if _sql_mode(body[_QUERY.size : at]) & _ANSI_QUOTES:
+        session = parse_session(body[_QUERY.size : at])
+        text = _text(statement, session.charset)
+        if session.has_plain_backslashes:
+            text = text.replace("\\", "\\\\")
+        if session.has_quoted_names:
             text = statements.backquoted(text)
-        return Query(body[at : at + name_bytes].decode(), text)
+        return Query(body[at : at + name_bytes].decode(), text, session)
     except (struct.error, zlib.error, IndexError, UnicodeDecodeError) as error:
         raise DecodeError(f"a statement in the binlog cannot be read ({error}); report this") from None
 
 
-def _sql_mode(status: bytes) -> int:
-    """Of the session; it comes first, or behind the session's flags."""
-    at = 1 + _FLAGS_BYTES if status[:1] == b"\0" else 0
-    return int.from_bytes(status[at + 1 : at + 9], "little") if status[at : at + 1] == b"\1" else 0
+def _text(statement: bytes, collation: int) -> str:
+    """As the client wrote it; what the server writes itself is UTF-8, whatever the session's character set."""
+    for charset in ("utf8mb4", charsets.charset_of(collation)):
+        with contextlib.suppress(UnicodeDecodeError):
+            return charsets.to_text(charset, statement)
+    return statement.decode(errors="replace")
 
 
 def inflate(data: bytes) -> bytes:

@@ -24,6 +24,7 @@ from agent.sources.mysql import ddl, shadows
 from agent.sources.mysql.ddl import Altered, Created, DatabaseDropped, Dropped, Edit, Name, Renamed, Unparsed
 from agent.sources.mysql.events import DdlEvent
 from agent.sources.mysql.known import KnownTables
+from agent.sources.mysql.session import SYSTEM, Session
 from agent.sources.mysql.shadows import NOTHING, Shadow
 from agent.sources.mysql.table_ids import table_id
 from reactor.ids import Ts
@@ -36,7 +37,7 @@ _log = structlog.get_logger()
 class Server:
     """``wants``: whether a new table is, by schema and name; ``takes``: whether it can be replicated. ``look``: a
     table's definition as it is now, None when it is gone. ``ignores_rename``: whether a table that gets this name by
-    this statement shall be left out."""
+    this statement shall be left out. ``time_zone``: its own, empty where it cannot be told."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -44,6 +45,7 @@ class Server:
     ignores_rename: Callable[[Name, str], bool]
     zero_dates: ZeroDates
     is_mariadb: bool
+    time_zone: str = ""
 
 
 class Interpreter:
@@ -66,12 +68,18 @@ class Interpreter:
         :raises SourceError: the server cannot be asked.
         """
         self._before, self._columns, self._vacated = {}, {}, {}
-        for edit in ddl.parse_ddl(event.statement, event.database, self._schemas(), is_mariadb=self._server.is_mariadb):
+        session, is_mariadb = self._session(event), self._server.is_mariadb
+        known = self._schemas()
+        for edit in ddl.parse_ddl(event.statement, event.database, known, is_mariadb=is_mariadb, session=session):
             self._take(edit, event)
         for table in self._vacated.values():
             self._known.put(table)  # its copy did not come: it has only got another name
         changes = tuple(change for number in self._before if (change := self._change(number)) is not None)
         return DdlRecord(ts=event.ts, changes=changes, statement=event.statement) if changes else None
+
+    def _session(self, event: DdlEvent) -> Session:
+        is_system = event.session.time_zone in ("", SYSTEM)
+        return replace(event.session, time_zone=self._server.time_zone) if is_system else event.session
 
     def _schemas(self) -> dict[Name, TableSchema]:
         known = {name: table.schema for name, table in self._known.by_name.items() if table.schema is not None}

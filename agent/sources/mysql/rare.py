@@ -10,6 +10,7 @@ one that filled an arena nothing was kept, and MySQL says at its end only that i
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.schema import TableSchema
@@ -158,7 +159,7 @@ class RareEvents:
                 self._refuse_write(query)
             case Kind.TRUNCATE | Kind.DDL as kind if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
                 if kind is Kind.DDL or not self._record_truncate(statement, query.database, arena, at):
-                    self._record_ddl(query)
+                    self._record_ddl(query, second=wire.read_u32(arena.data, at))
         if state[txn.IN_TXN] == txn.GROUP:
             self.finish()
         return None
@@ -171,9 +172,10 @@ class RareEvents:
         self._begin(arena, at, gtid.time_us or wire.read_u32(arena.data, at) * 1_000_000)
         self._progress.open_tagged(gtid)
 
-    def _record_ddl(self, query: Query) -> None:
+    def _record_ddl(self, query: Query, *, second: int) -> None:
         ts, time_us = self._state[txn.COMMIT_TS], self._state[txn.COMMIT_TIME]
-        event = DdlEvent(Ts(int(ts)), query.database, query.statement, int(time_us) / 1e6)
+        session = replace(query.session, second=second)
+        event = DdlEvent(Ts(int(ts)), query.database, query.statement, int(time_us) / 1e6, session)
         if record := self._interpret(event):
             self.ddl.append(record)
         # where names come from elsewhere the same table map may mean another table now

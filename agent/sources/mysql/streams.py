@@ -70,15 +70,16 @@ class MysqlStreams:
             is_wanted=known.is_wanted,
             describe=known.describe,
             known=known.schema_of,
-            interpret=Interpreter(known, self._server(is_mariadb=connection.is_mariadb)).interpret,
+            interpret=Interpreter(known, self._server(connection)).interpret,
             rolled_back=self._rolled_back,
             reread=reread.rows_of,
         )
         stream.start(server_id=self._order.reader, by_gtid=resumption.by_gtid)
         return stream
 
-    def _server(self, *, is_mariadb: bool) -> Server:
+    def _server(self, connection: Connection) -> Server:
         config = self._scope.config
+        [(time_zone,)] = connection.query("SELECT @@system_time_zone")
         is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
         return Server(
             wants=TableFilter(config.filter.rules).wants,
@@ -86,7 +87,8 @@ class MysqlStreams:
             look=self._look,
             ignores_rename=lambda name, statement: rules_for(config.filter, *name).ignores_ddl(_RENAME, statement),
             zero_dates=ZeroDates(config.zero_dates),
-            is_mariadb=is_mariadb,
+            is_mariadb=connection.is_mariadb,
+            time_zone=str(time_zone),
         )
 
     def _look(self, name: tuple[str, str]) -> TableSchema | None:

@@ -35,6 +35,7 @@ class TableEditor:
         self._around = around
         self._items = [_Item(column, column.name) for column in schema.columns]
         self._key: tuple[str, ...] | None = None
+        self._is_defined_anew = False
         self._fills: dict[str, str] = {}
         self.untold: tuple[str, ...] = ()
         self.asks_key = False
@@ -50,7 +51,7 @@ class TableEditor:
     @property
     def is_changed(self) -> bool:
         is_same = self.schema == self._before and all(item.column.name == item.origin for item in self._items)
-        return not is_same or self._key is not None or self.asks_key
+        return not is_same or self._is_defined_anew or self._key is not None or self.asks_key
 
     def columns(self) -> Columns:
         """How the columns belong to those before."""
@@ -107,7 +108,7 @@ class TableEditor:
         return self._place(_Item(column), definition.args.get("position"))
 
     def _fill(self, definition: exp.ColumnDef, column: Column) -> None:
-        text = defaults.of_new_column(definition, column)
+        text = defaults.of_new_column(definition, column, self._around.session)
         if text is None:
             return
         if text is defaults.UNTOLD:
@@ -123,6 +124,7 @@ class TableEditor:
             return bool(action.args.get("exists"))
         if column is None:
             return False
+        self._is_defined_anew = True  # its character set, maybe, which only the server's definition shows
         item = self._items.pop(at)
         if item.column.is_key:
             column, self.asks_key = replace(column, is_key=True), self.asks_key or not defaults.is_required(definition)

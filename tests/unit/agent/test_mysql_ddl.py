@@ -118,9 +118,14 @@ def test_columns(
         ("VARBINARY(4) DEFAULT 'ab'", "6162"),
         ("BINARY(3) NOT NULL", "000000"),
         ("DATE DEFAULT '2024-02-03'", "2024-02-03"),
+        ("DATE NOT NULL DEFAULT '0000-00-00'", "0000-00-00"),
+        ("VARCHAR(9) DEFAULT _utf8mb4'ab'", "ab"),
+        ("VARCHAR(9) DEFAULT X'4142'", "AB"),
+        ("BIT(8) DEFAULT 0x0F", "15"),
+        ("UUID NOT NULL", "00000000-0000-0000-0000-000000000000"),
         ("INT DEFAULT NULL", None),
         ("INT", None),
-        ("DATETIME NOT NULL", None),
+        ("DATETIME NOT NULL", "0000-00-00 00:00:00"),
     ],
 )
 def test_what_older_rows_hold(definition: str, fill: str | None) -> None:
@@ -136,6 +141,9 @@ def test_what_older_rows_hold(definition: str, fill: str | None) -> None:
         "DATETIME DEFAULT CURRENT_TIMESTAMP",
         "BIGINT AUTO_INCREMENT UNIQUE",
         "INT GENERATED ALWAYS AS (id + 1) STORED",
+        "SERIAL",
+        "TIMESTAMP DEFAULT '2024-02-03 04:05:06'",  # in whose time zone?
+        "DATETIME(1) DEFAULT '2024-02-03 04:05:06.78'",  # one server rounds, the other does not
     ],
 )
 def test_what_no_statement_tells(definition: str) -> None:

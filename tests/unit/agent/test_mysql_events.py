@@ -2,12 +2,15 @@
 
 import struct
 import zlib
+from dataclasses import replace
+from datetime import timedelta, timezone
 
 import pytest
 
 from agent.errors import DecodeError
 from agent.sources.mysql import events, sql_text, statements, wire
 from agent.sources.mysql.positions import BinlogPosition
+from agent.sources.mysql.session import Session
 from agent.sources.mysql.statements import Kind
 from tests import binlog
 
@@ -61,6 +64,23 @@ def test_names_in_double_quotes_are_names_where_the_session_says_so(status: str,
     statement = 'ALTER TABLE "a `b" ADD "c""d" text COMMENT \'x "y"\' /* "n" */'
     head = struct.pack("<IIBHH", 7, 0, 1, 0, len(status) // 2) + bytes.fromhex(status)
     assert events.parse_query(head + b"d\0" + statement.encode()).statement == (text or statement)
+
+
+def test_what_a_statement_says_of_its_session() -> None:
+    fields = {0: bytes(4), 1: struct.pack("<Q", 1 << 20), 6: b"\3std", 3: bytes(4), 4: b"\x08\0" + bytes(4)}
+    fields |= {5: b"\6+02:00", 11: b"\1u\1h", 12: b"\2a\0b\0", 128: b"\x40\xe2\1", 77: b"unknown"}
+    status = b"".join(bytes([kind]) + value for kind, value in fields.items())
+    body = (
+        struct.pack("<IIBHH", 7, 0, 1, 0, len(status)) + status + b"d\0" + "ALTER TABLE t ADD é '\\'".encode("latin-1")
+    )
+    query = events.parse_query(body)
+    assert query.statement == "ALTER TABLE t ADD é '\\\\'"
+    session = replace(query.session, second=1_700_000_000)
+    assert session == Session(1 << 20, 8, "+02:00", 123_456, 1_700_000_000)
+    assert str(session.now(3)) == "2023-11-14 22:13:20.123000+00:00"
+    assert session.zone == timezone(timedelta(hours=2))
+    assert replace(session, micros=None).now(3) is None
+    assert replace(session, time_zone="CEST").zone is None
 
 
 def test_statements_of_both_forms_are_read() -> None:
