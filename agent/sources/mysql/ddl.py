@@ -74,6 +74,10 @@ _UNSEEN: Final = re.compile(
     r"|ALTER\s+(?:INDEX|KEY|CHECK|CONSTRAINT)|RENAME\s+(?:INDEX|KEY)|DROP\s+(?:FOREIGN|CHECK)|WITH(?:OUT)?\s+VALIDATION)\b",
     re.IGNORECASE,
 )
+_ROWS_MOVED: Final = re.compile(
+    rf"(?:(?:DROP|TRUNCATE|DISCARD|IMPORT)\s+PARTITION|EXCHANGE\s+PARTITION\s+.*?\sWITH\s+TABLE\s+({_TABLE}))",
+    re.IGNORECASE,
+)
 _PARTITIONS: Final = re.compile(r"\s(?:PARTITION\s+BY|REMOVE\s+PARTITIONING)\b.*", re.IGNORECASE | re.DOTALL)
 
 
@@ -118,6 +122,13 @@ class DatabaseDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsMoved:
+    """Rows of the table came or went with one of its partitions, and no event says which."""
+
+    table: Name
+
+
+@dataclass(frozen=True, slots=True)
 class Unparsed:
     """``table`` has to be looked at. ``columns``: how those that could be read belong to those before."""
 
@@ -125,7 +136,7 @@ class Unparsed:
     columns: Columns = field(default_factory=Columns)
 
 
-Edit = Created | Dropped | Renamed | Altered | DatabaseDropped | Unparsed
+Edit = Created | Dropped | Renamed | Altered | DatabaseDropped | RowsMoved | Unparsed
 
 
 def parse_ddl(
@@ -189,6 +200,8 @@ def _defined(table: Name, definition: exp.Schema, *, is_mariadb: bool) -> TableS
 
 
 def _alter(table: Name, text: str, known: TableSchema | None, database: str, around: Surroundings) -> list[Edit]:
+    if found := _ROWS_MOVED.match(text.strip()):
+        return [RowsMoved(table), *([RowsMoved(_name(found[1], database))] if found[1] else [])]
     pieces = [_cut(part) for part in parts(text)]
     renames = [found for part in pieces if (found := _RENAMED.match(part))]
     to = _name(renames[-1][1], database) if renames else table

@@ -21,7 +21,7 @@ from agent.sources import comparing
 from agent.sources.comparing import Columns
 from agent.sources.dialects import arrow_schema
 from agent.sources.mysql import ddl, shadows
-from agent.sources.mysql.ddl import Altered, Created, DatabaseDropped, Dropped, Edit, Name, Renamed, Unparsed
+from agent.sources.mysql.ddl import Altered, Created, DatabaseDropped, Dropped, Edit, Name, Renamed, RowsMoved, Unparsed
 from agent.sources.mysql.events import DdlEvent
 from agent.sources.mysql.known import KnownTables
 from agent.sources.mysql.session import SYSTEM, Session
@@ -98,8 +98,18 @@ class Interpreter:
                 self._rename(table, to, event.statement)
             case Altered():
                 self._alter(edit)
+            case RowsMoved(table):
+                self._warn_of_rows(table, event)
             case Unparsed():
                 self._look_again(edit, event)
+
+    def _warn_of_rows(self, name: Name, event: DdlEvent) -> None:
+        if name in self._known.by_name:
+            _log.warning(
+                "rows that come or go with a partition are not in the log: the sink keeps what it has",
+                table=".".join(name),
+                statement=event.statement[:200],
+            )
 
     def _create(self, edit: Created, ts: Ts) -> None:
         name = edit.table

@@ -14,6 +14,7 @@ from agent.sources.mysql.ddl import (
     Dropped,
     Edit,
     Renamed,
+    RowsMoved,
     Unparsed,
     parse_ddl,
 )
@@ -205,6 +206,12 @@ def test_types(definition: str, arrow: str) -> None:
         ("ALTER TABLE t ADD UNIQUE KEY u (a)", []),
         ("ALTER TABLE t PARTITION BY HASH(id) PARTITIONS 4", []),
         ("ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (5))", []),
+        ("ALTER TABLE t DROP PARTITION p, q", [RowsMoved(T)]),
+        ("ALTER TABLE t TRUNCATE PARTITION ALL", [RowsMoved(T)]),
+        (
+            "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE e.`u` WITHOUT VALIDATION",
+            [RowsMoved(T), RowsMoved(("e", "u"))],
+        ),
         ("ALTER TABLE t ALTER COLUMN b SET DEFAULT 5", []),
         ("ALTER TABLE t ADD CONSTRAINT f FOREIGN KEY (b) REFERENCES x (y)", []),
         ("ALTER TABLE nobody ADD n INT", []),
