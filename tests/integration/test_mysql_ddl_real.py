@@ -2,21 +2,27 @@
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from agent.ddl import KnownTable
 from agent.errors import DecodeError
 from agent.schema import TableSchema, ZeroDates
+from agent.sources.arena import Arena
+from agent.sources.mysql import wire
 from agent.sources.mysql.catalog import read_schemas
 from agent.sources.mysql.connection import connect
 from agent.sources.mysql.fills import fill_value
 from agent.sources.mysql.interpreter import Interpreter, Server
 from agent.sources.mysql.known import KnownTables
+from agent.sources.mysql.streams import MysqlStreams
 from agent.sources.mysql.table_ids import table_id
+from agent.sources.mysql.uri import parse_uri
+from agent.sources.source import Position, Scope, StreamOrder
 from capture.embedded import EmbeddedMariaDB
-from reactor.records import DdlRecord, SchemaChangeKind, TableRecord
-from tests.integration.binlog_rig import read_until, run, streaming, where
+from reactor.records import ChangefeedConfig, DdlRecord, SchemaChangeKind, SinkMode, TableRecord
+from tests.integration.binlog_rig import ARENA_BYTES, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
 _REPLACED = ["DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)"]
@@ -234,3 +240,27 @@ def test_dates_of_zeros_in_older_rows(server: EmbeddedMariaDB, database: str, de
     assert fill_value(as_text, "n", change.fills["n"]).as_py() == text
     with pytest.raises(DecodeError, match="load the table anew"):
         fill_value(replace(as_text, zero_dates=ZeroDates.STRICT), "n", change.fills["n"])
+
+
+def test_names_are_folded_where_the_server_folds_them(tmp_path: Path) -> None:
+    settings = {"lower_case_table_names": "1"}
+    with EmbeddedMariaDB(tmp_path, unsafe_no_fsync=True, settings=settings) as server:
+        server.create_database("shop")
+        run(server, "shop", _TABLE)
+        begin = where(server)
+        run(server, "shop", "ALTER TABLE T ADD n int", "TRUNCATE SHOP.T", "CREATE TABLE New_ LIKE T", "DROP TABLE NEW_")
+        tables = (TableRecord(table_id=table_id("shop", "t"), schema_name="shop", name="t", key=("id",)),)
+        order = StreamOrder(tables, schemas={tables[0].table_id: schema_of(server, "shop")}, reader=4714)
+        scope = Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig())
+        opened = MysqlStreams(parse_uri(server.uri()), order, scope).open(
+            Position(begin.resolved, begin.to_json()), Arena(ARENA_BYTES)
+        )
+        with contextlib.closing(opened):
+            cuts = [*read_until(opened.stream, where(server)), opened.stream.progress()]
+    found = [(change.kind, change.added) for cut in cuts for record in cut.ddl for change in record.changes]
+    assert found == [
+        (SchemaChangeKind.ALTER, ("n",)),
+        (SchemaChangeKind.CREATE, ()),
+        (SchemaChangeKind.DROP, ()),
+    ]
+    assert [event[:1] for _, _, _, event in lines(cuts)] == [bytes([wire.TRUNCATED])]

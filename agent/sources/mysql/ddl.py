@@ -139,6 +139,19 @@ class Unparsed:
 Edit = Created | Dropped | Renamed | Altered | DatabaseDropped | RowsMoved | Unparsed
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Tables as a statement spells them."""
+
+    database: str
+    folds: bool
+
+    def of(self, text: str) -> Name:
+        found = [_unquoted(part) for part in re.findall(_NAME, text)]
+        schema_name, name = found if len(found) == 2 else (self.database, found[0])
+        return (schema_name.lower(), name.lower()) if self.folds else (schema_name, name)
+
+
 def parse_ddl(
     statement: str,
     database: str,
@@ -146,45 +159,47 @@ def parse_ddl(
     *,
     is_mariadb: bool,
     session: Session = UNKNOWN,
+    folds_names: bool = False,
 ) -> list[Edit]:
     """``known``: tables whose columns are known; others are none of our concern, unless they come to be.
 
-    In order, as if done one after the other.
+    In order, as if done one after the other. ``folds_names``: the server has all names of tables in lower case.
     """
+    names = _Names(database, folds_names)
     statement = plain(statement, is_mariadb=is_mariadb).rstrip(";").rstrip()
     if found := _RENAME.match(statement):
-        return _renames(found[1], database)
+        return _renames(found[1], names)
     if found := _ALTER.match(statement):
-        table = _name(found[1], database)
+        table = names.of(found[1])
         schema = known.get(table)
         around = Surroundings.of(schema.columns if schema else (), is_mariadb=is_mariadb, session=session)
-        return _alter(table, statement[found.end() :], schema, database, around)
+        return _alter(table, statement[found.end() :], schema, names, around)
     if found := _CREATE.match(statement):
-        return _create(found, statement, database, is_mariadb=is_mariadb)
+        return _create(found, statement, names, is_mariadb=is_mariadb)
     if found := _DROP.match(statement):
-        return [Dropped(_name(text.strip(), database)) for text in parts(found[1]) if re.fullmatch(_TABLE, text)]
+        return [Dropped(names.of(text.strip())) for text in parts(found[1]) if re.fullmatch(_TABLE, text)]
     if found := _DROP_DATABASE.match(statement):
-        return [DatabaseDropped(_unquoted(found[1]))]
-    if (found := _DROP_INDEX.match(statement)) and (schema := known.get(_name(found[1], database))):
-        return [Altered(_name(found[1], database), schema, asks_key=True)]
+        return [DatabaseDropped(names.of(found[1])[1])]
+    if (found := _DROP_INDEX.match(statement)) and (schema := known.get(names.of(found[1]))):
+        return [Altered(names.of(found[1]), schema, asks_key=True)]
     return []  # other indexes, or CREATE DATABASE
 
 
-def _renames(pairs: str, database: str) -> list[Edit]:
+def _renames(pairs: str, names: _Names) -> list[Edit]:
     edits: list[Edit] = []
     at = 0
     while found := _PAIR.match(pairs, at):
-        edits.append(Renamed(_name(found[1], database), _name(found[2], database)))
+        edits.append(Renamed(names.of(found[1]), names.of(found[2])))
         at = found.end()
     if at < len(pairs.rstrip()):
-        return [Unparsed(_name(text, database)) for text in re.findall(_TABLE, pairs)]
+        return [Unparsed(names.of(text)) for text in re.findall(_TABLE, pairs)]
     return edits
 
 
-def _create(found: re.Match[str], statement: str, database: str, *, is_mariadb: bool) -> list[Edit]:
+def _create(found: re.Match[str], statement: str, names: _Names, *, is_mariadb: bool) -> list[Edit]:
     """A definition that cannot be read is the server's to tell."""
-    table = _name(found[3], database)
-    schema, like = None, _name(found[4], database) if found[4] else None
+    table = names.of(found[3])
+    schema, like = None, names.of(found[4]) if found[4] else None
     statement = _cut(statement)
     if like is None and not _READ_WRONGLY.search(statement):
         parsed = _parsed(statement)
@@ -199,12 +214,12 @@ def _defined(table: Name, definition: exp.Schema, *, is_mariadb: bool) -> TableS
     return editor.schema if all(editor.take(item) for item in definition.expressions) else None
 
 
-def _alter(table: Name, text: str, known: TableSchema | None, database: str, around: Surroundings) -> list[Edit]:
+def _alter(table: Name, text: str, known: TableSchema | None, names: _Names, around: Surroundings) -> list[Edit]:
     if found := _ROWS_MOVED.match(text.strip()):
-        return [RowsMoved(table), *([RowsMoved(_name(found[1], database))] if found[1] else [])]
+        return [RowsMoved(table), *([RowsMoved(names.of(found[1]))] if found[1] else [])]
     pieces = [_cut(part) for part in parts(text)]
     renames = [found for part in pieces if (found := _RENAMED.match(part))]
-    to = _name(renames[-1][1], database) if renames else table
+    to = names.of(renames[-1][1]) if renames else table
     moved: list[Edit] = [Renamed(table, to)] if renames else []
     if known is None:
         return moved
@@ -268,11 +283,6 @@ def _parsed(statement: str) -> exp.Expr | None:
         return sqlglot.parse_one(statement, dialect="mysql")
     except (SqlglotError, RecursionError):
         return None
-
-
-def _name(text: str, database: str) -> Name:
-    found = [_unquoted(part) for part in re.findall(_NAME, text)]
-    return (found[0], found[1]) if len(found) == 2 else (database, found[0])
 
 
 def _unquoted(text: str) -> str:

@@ -37,7 +37,8 @@ _log = structlog.get_logger()
 class Server:
     """``wants``: whether a new table is, by schema and name; ``takes``: whether it can be replicated. ``look``: a
     table's definition as it is now, None when it is gone. ``ignores_rename``: whether a table that gets this name by
-    this statement shall be left out. ``time_zone``: its own, empty where it cannot be told."""
+    this statement shall be left out. ``time_zone``: its own, empty where it cannot be told.
+    ``folds_names``: tables are in lower case there, however a statement spells them."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -46,6 +47,7 @@ class Server:
     zero_dates: ZeroDates
     is_mariadb: bool
     time_zone: str = ""
+    folds_names: bool = False
 
 
 class Interpreter:
@@ -69,8 +71,14 @@ class Interpreter:
         """
         self._before, self._columns, self._vacated = {}, {}, {}
         session, is_mariadb = self._session(event), self._server.is_mariadb
-        known = self._schemas()
-        for edit in ddl.parse_ddl(event.statement, event.database, known, is_mariadb=is_mariadb, session=session):
+        for edit in ddl.parse_ddl(
+            event.statement,
+            event.database,
+            self._schemas(),
+            is_mariadb=is_mariadb,
+            session=session,
+            folds_names=self._server.folds_names,
+        ):
             self._take(edit, event)
         for table in self._vacated.values():
             self._known.put(table)  # its copy did not come: it has only got another name

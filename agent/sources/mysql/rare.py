@@ -60,6 +60,7 @@ class RareEvents:
         known: Callable[[str, str], TableSchema | None],
         interpret: Callable[[DdlEvent], DdlRecord | None],
         reread: Reread,
+        folds_names: bool = False,
     ) -> None:
         self._target = target
         self._state = state
@@ -67,6 +68,7 @@ class RareEvents:
         self._progress = progress
         self._known = known
         self._interpret = interpret
+        self._folds_names = folds_names
         self._reread = reread
         self.dropping = Dropping(state, rolled_back, lambda: f"{target} ({self._place()})")
         #: the name of what is read again, to be committed
@@ -183,7 +185,7 @@ class RareEvents:
 
     def _record_truncate(self, statement: str, database: str, arena: Arena, at: int) -> bool:
         """A line of one byte; False where nobody knows the table's columns."""
-        name = statements.truncated_table(statement, database)
+        name = self._folded(statements.truncated_table(statement, database))
         if name is None or not self._declarations.is_wanted(*name):
             return name is not None
         # a table that was renamed goes on under the id of its first name, which only they know who know the table
@@ -209,9 +211,12 @@ class RareEvents:
         state[txn.ROWS] += 1
         return True
 
+    def _folded(self, name: tuple[str, str] | None) -> tuple[str, str] | None:
+        return (name[0].lower(), name[1].lower()) if name and self._folds_names else name
+
     def _refuse_write(self, query: Query) -> None:
         """A change of rows as a statement: nothing to us where it is plain that no wanted table changes."""
-        table = statements.written_table(sql_text.plain(query.statement), query.database)
+        table = self._folded(statements.written_table(sql_text.plain(query.statement), query.database))
         is_ours = query.database not in _SYSTEM if table is None else self._declarations.is_wanted(*table)
         if is_ours and not self._state[txn.SKIPPING]:
             name = ".".join(table) if table else f"a table of {query.database}"

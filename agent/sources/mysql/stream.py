@@ -61,6 +61,7 @@ class BinlogStream:
     body (and may raise, to end this run); ``known`` gives the schema of a table that the binlog has not declared yet;
     ``interpret`` tells what a definition (CREATE, ALTER, …) does to the tables, None where it does nothing to ours.
     ``rolled_back`` goes from one run to the next. ``reread`` brings what was prepared a while ago: see ``rare``.
+    ``folds_names``: tables are in lower case at the server.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class BinlogStream:
         interpret: Callable[[DdlEvent], DdlRecord | None] = _nothing_changes,
         rolled_back: RolledBack | None = None,
         reread: Reread = _nothing_is_prepared,
+        folds_names: bool = False,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._connection = connection
@@ -94,6 +96,7 @@ class BinlogStream:
             known=known,
             interpret=interpret,
             reread=reread,
+            folds_names=folds_names,
         )
         #: what is read before the rest of what the server has sent
         self._inside: Reader | None = None

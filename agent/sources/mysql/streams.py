@@ -63,6 +63,7 @@ class MysqlStreams:
         position = SourcePosition.from_json(at.text) if at.text else position_at(connection, at.ts)
         resumption = resume(connection, position)
         self._rolled_back.forget(at.ts)
+        server = self._server(connection)
         stream = BinlogStream(
             connection,
             arena,
@@ -70,7 +71,8 @@ class MysqlStreams:
             is_wanted=known.is_wanted,
             describe=known.describe,
             known=known.schema_of,
-            interpret=Interpreter(known, self._server(connection)).interpret,
+            interpret=Interpreter(known, server).interpret,
+            folds_names=server.folds_names,
             rolled_back=self._rolled_back,
             reread=reread.rows_of,
         )
@@ -79,7 +81,7 @@ class MysqlStreams:
 
     def _server(self, connection: Connection) -> Server:
         config = self._scope.config
-        [(time_zone,)] = connection.query("SELECT @@system_time_zone")
+        [(time_zone, folding)] = connection.query("SELECT @@system_time_zone, @@lower_case_table_names")
         is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
         return Server(
             wants=TableFilter(config.filter.rules).wants,
@@ -89,6 +91,7 @@ class MysqlStreams:
             zero_dates=ZeroDates(config.zero_dates),
             is_mariadb=connection.is_mariadb,
             time_zone=str(time_zone),
+            folds_names=folding == "1",
         )
 
     def _look(self, name: tuple[str, str]) -> TableSchema | None:
