@@ -35,6 +35,7 @@ from agent.sinks import (
     delta_changelog,
     delta_commit,
     delta_cut,
+    delta_disk,
     delta_files,
     delta_log,
     delta_merge,
@@ -184,6 +185,8 @@ class DeltaSink:
                 storage_options=self._options or None,
                 commit_properties=record,
             )
+            delta_disk.sync_commits(place, 0)
+            delta_disk.sync_names(place)
         except (DeltaError, OSError) as error:
             if place.open() is None:  # else another one was faster, and what it made is looked at
                 raise SinkConfigError(f"cannot create {place}: {str(error).splitlines()[0][:200]}") from error

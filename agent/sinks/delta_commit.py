@@ -15,7 +15,7 @@ from deltalake.schema import Field
 
 from agent.errors import SinkConfigError, SinkConflictError, SinkError, SinkFencedError
 from agent.ports import FlushResult, FlushTask
-from agent.sinks import delta_log, delta_schema, delta_table
+from agent.sinks import delta_disk, delta_log, delta_schema, delta_table
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_log import Action, TableLog
 from agent.sinks.delta_table import TablePlace
@@ -50,7 +50,14 @@ class Refusal:
 
 def with_retries(place: TablePlace, attempt: Callable[[DeltaTable], T]) -> T:
     """``attempt`` on the newest version of the table, opened by delta-rs; see ``on_newest``."""
-    return on_newest(place, place.opened, attempt)
+
+    def durable(table: DeltaTable) -> T:
+        first = table.version() + 1
+        done = attempt(table)
+        delta_disk.sync_commits(place, first)
+        return done
+
+    return on_newest(place, place.opened, durable)
 
 
 def on_newest(place: TablePlace, newest: Callable[[], N], attempt: Callable[[N], T]) -> T:

@@ -29,7 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from agent.ddl import ColumnMove, SchemaChange
 from agent.errors import SinkConfigError
-from agent.sinks import delta_commit, delta_cut, delta_rewrite, delta_schema, delta_table
+from agent.sinks import delta_commit, delta_cut, delta_disk, delta_rewrite, delta_schema, delta_table
 from agent.sinks.delta_table import TablePlace
 from reactor.ids import TableSpan, Ts
 
@@ -131,6 +131,8 @@ def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
         os.rename(new.location, f"{new.location}.dropped-{int(change.ts):x}")
     Path(new.location).parent.mkdir(parents=True, exist_ok=True)
     os.rename(old.location, new.location)
+    delta_disk.sync_names(new)
+    delta_disk.sync(os.path.dirname(old.location))
 
 
 def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaChange) -> None:

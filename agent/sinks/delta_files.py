@@ -22,6 +22,7 @@ from deltalake import Schema
 from deltalake.transaction import AddAction
 
 from agent.errors import SinkConfigError
+from agent.sinks import delta_disk
 from agent.sinks.delta_table import TablePlace
 
 _ROW_GROUP_ROWS = 131_072
@@ -137,20 +138,13 @@ def _opened(place: TablePlace, name: str) -> Iterator[Any]:
     try:
         with pa.OSFile(scratch, "wb") as file:
             yield file
-        _sync(scratch)
+        delta_disk.sync(scratch)
         os.replace(scratch, target)
+        delta_disk.sync(os.path.dirname(target))
     except BaseException:
         if os.path.exists(scratch):
             os.unlink(scratch)
         raise
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _stats(metadata: Any, schema: pa.Schema) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import structlog
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from agent.sinks import delta_schema, delta_table
+from agent.sinks import delta_disk, delta_schema, delta_table
 from agent.sinks.delta_table import TablePlace
 
 Action = dict[str, Any]
@@ -163,6 +163,7 @@ class TableLog:
                 file.flush()
                 os.fsync(file.fileno())
             os.link(scratch, self._path(version))
+            delta_disk.sync(self._directory)
         except FileExistsError as error:
             raise CommitFailedError(f"version {version} is there already") from error
         finally:
@@ -180,6 +181,7 @@ class TableLog:
         try:
             table = DeltaTable(self._place.location)
             table.create_checkpoint()
+            delta_disk.sync_checkpoint(self._place, table.version())
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:
             reason = str(error).splitlines()[:1]

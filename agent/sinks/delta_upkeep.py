@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from agent.errors import SinkError
-from agent.sinks import delta_table
+from agent.sinks import delta_disk, delta_table
 from agent.sinks.delta_table import TablePlace
 
 _TARGET_FILE_BYTES = 32 << 20
@@ -73,10 +73,12 @@ def begin_if_due(place: TablePlace, *, retention_s: int) -> threading.Thread | N
 def _run(place: TablePlace, *, compact: bool, vacuum: bool) -> None:
     try:
         table = place.opened()
+        first = table.version() + 1
         if compact:
             compact_small_files(table)
         if vacuum:
             remove_replaced_files(table)
+        delta_disk.sync_commits(place, first)
     except (DeltaError, SinkError, OSError) as error:
         _log.info("table upkeep gave way", table=str(place), reason=str(error).splitlines()[0])
     finally:

@@ -1,0 +1,79 @@
+"""What is synced, and in which order, before a flush is told to be written. A lost power itself is not tried here."""
+
+import os
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from agent.sinks import delta_upkeep, delta_upsert
+from reactor.records import SinkMode
+from tests.integration.test_delta_ddl import altered, moves
+from tests.integration.test_delta_sink import KEYED, flush, loaded, task
+from tests.unit.agent.changes_build import ARROW, changes, insert, update
+
+ROWS = [(1, "a", "x"), (2, None, "y")]
+PART = changes([update(1, "b", "z"), insert(3, "c", "z")])
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of what was synced: a file as ``*.parquet`` or ``*.json``, a directory as it is called."""
+    found: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        kind = "*.parquet" if ".parquet" in path.name else "*.json" if ".json" in path.name else path.name
+        found.append(kind)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_a_new_table_is_on_disk_with_its_name(tmp_path: Path, synced: list[str]) -> None:
+    loaded(tmp_path / "lake", rows=ROWS)
+    assert synced[:2] == ["*.parquet", "t"]
+    assert [name for name in synced[2:] if name != "_last_checkpoint"] == [
+        *("*.parquet", "t", "*.json", "_delta_log"),
+        *("t", "public", "lake"),
+    ]
+
+
+@pytest.mark.parametrize("mode", list(SinkMode))
+def test_a_commit_of_ours_names_nothing_that_is_not_there(tmp_path: Path, synced: list[str], mode: SinkMode) -> None:
+    sink = loaded(tmp_path / "lake", mode, rows=ROWS)
+    synced.clear()
+    assert flush(sink, task(sink, 100, 110), PART).committed
+    assert synced == ["*.parquet", "t", "*.json", "_delta_log"]
+
+
+def test_what_delta_rs_commits_is_synced_behind_it(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A MERGE, a schema change, a compaction."""
+    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(delta_upkeep, "_SMALL_FILES_MAX", 1)
+    sink = loaded(tmp_path / "lake", rows=ROWS)
+    synced.clear()
+    assert flush(sink, task(sink, 100, 110), PART).committed
+    assert synced == ["*.parquet", "t", "*.json", "_delta_log"]
+    synced.clear()
+    sink.alter([altered(moves(ARROW, name=None), ts=111)])
+    assert synced[-2:] == ["*.json", "_delta_log"]
+    for ts in (110, 120, 130):
+        flush(sink, task(sink, ts, ts + 10), changes([insert(ts, "n", "n")]))
+    synced.clear()
+    assert delta_upkeep._busy.acquire(blocking=False)
+    delta_upkeep._run(sink.place(KEYED.schema_name, KEYED.name), compact=True, vacuum=False)
+    assert synced == ["*.parquet", "t", "*.json", "_delta_log"]
+
+
+def test_a_checkpoint_is_on_disk(tmp_path: Path, synced: list[str]) -> None:
+    sink = loaded(tmp_path / "lake", SinkMode.CHANGELOG, rows=ROWS)
+    for ts in range(100, 150):
+        synced.clear()
+        flush(sink, task(sink, ts, ts + 1), changes([insert(ts, "n", "n")]))
+    assert DeltaTable(sink.place("public", "t").location).version() == 50
+    assert synced[-2:] == ["*.parquet", "_last_checkpoint"]
