@@ -46,10 +46,10 @@ def sync_commits(place: TablePlace, first: int) -> None:
 def sync_checkpoint(place: TablePlace, version: int) -> None:
     """One that is torn keeps readers from the table, though the log has all that is in it."""
     log = os.path.join(place.location, "_delta_log")
-    names = (f"{version:020d}.checkpoint.parquet", "_last_checkpoint")
-    for path in (os.path.join(log, name) for name in names):
-        with suppress(FileNotFoundError):
-            sync(path)
+    with suppress(FileNotFoundError):  # most commits have none
+        sync(os.path.join(log, f"{version:020d}.checkpoint.parquet"))
+        sync(os.path.join(log, "_last_checkpoint"))
+        sync(log)
 
 
 def sync_names(place: TablePlace) -> None:
