@@ -4,6 +4,7 @@ What an event filter ignores is done to nobody but the tables' records. A table 
 would be when a changefeed is created.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from agent.event_filter import rules_for
 from agent.ports import Sink
 from agent.schema import TableSchema
 from agent.sources.dialects import arrow_schema, fill_value
+from agent.sources.mysql.sql_text import plain
 from reactor.records import (
     ChangefeedConfig,
     DdlRecord,
@@ -29,6 +31,8 @@ _EVENTS = {
     SchemaChangeKind.RENAME: "rename table",
     SchemaChangeKind.DROP: "drop table",
 }
+#: takes the tables along
+_DROPS_DATABASE = re.compile(r"DROP\s+(?:DATABASE|SCHEMA)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +91,23 @@ def _record_of(schema: TableSchema, change: TableChange) -> TableRecord:
 def _is_ignored(change: TableChange, record: DdlRecord, terms: Terms) -> bool:
     schema = TableSchema.from_json(change.before or change.after)
     rules = rules_for(terms.config.filter, schema.schema_name, schema.name)
-    return rules.ignores_ddl(_events(change), record.statement)
+    return rules.ignores_ddl(_events(change, plain(record.statement)), record.statement)
 
 
-def _events(change: TableChange) -> Iterator[str]:
-    yield _EVENTS[change.kind]
+def _events(change: TableChange, statement: str) -> Iterator[str]:
+    yield "drop database" if _DROPS_DATABASE.match(statement) else _EVENTS[change.kind]
     if change.kind is not SchemaChangeKind.ALTER:
         return
-    before, after = (TableSchema.from_json(text) for text in (change.before, change.after))
-    old, new = ({column.name for column in schema.columns} for schema in (before, after))
+    before, after = (arrow_schema(TableSchema.from_json(text)) for text in (change.before, change.after))
+    origins = {name: change.renames.get(name, name) for name in after.names if name not in change.added}
     if change.added:
         yield "add column"
     if change.renames:
         yield "rename column"
-    if old - new - set(change.renames.values()):
+    if set(before.names) - set(origins.values()):
         yield "drop column"
+    if any(before.field(old).type != after.field(new).type for new, old in origins.items() if old in before.names):
+        yield "modify column"
 
 
 def _refuse_keyless(change: TableChange, terms: Terms) -> None:

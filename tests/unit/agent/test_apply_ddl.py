@@ -1,0 +1,70 @@
+"""What of a schema change event filters leave out."""
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from agent import apply_ddl
+from agent.apply_ddl import Terms
+from agent.ddl import KnownTable, SchemaChange
+from agent.ports import Sink
+from agent.schema import TableSchema
+from agent.sources import comparing
+from agent.sources.comparing import Columns
+from reactor.ids import Ts
+from reactor.records import ChangefeedConfig, DdlRecord, EventFilter, FilterConfig, SinkMode, TableChange, TableRecord
+from tests.unit.agent.test_mysql_ddl import table
+
+BEFORE = table()
+
+
+class Altered:
+    """A sink that takes down what it is told."""
+
+    def __init__(self) -> None:
+        self.changes: list[SchemaChange] = []
+
+    def alter(self, changes: list[SchemaChange]) -> None:
+        self.changes += changes
+
+
+def known(schema: TableSchema) -> KnownTable:
+    return KnownTable(TableRecord(table_id=7, schema_name="d", name="t", key=("id",)), schema)
+
+
+def changed(schema: TableSchema, columns: Columns) -> TableChange:
+    change = comparing.compare(known(BEFORE), known(schema), columns)
+    assert change is not None
+    return change
+
+
+def without(name: str) -> TableSchema:
+    return replace(BEFORE, columns=tuple(column for column in BEFORE.columns if column.name != name))
+
+
+def respelt(old: str, **fields: object) -> TableSchema:
+    columns = (replace(column, **fields) if column.name == old else column for column in BEFORE.columns)  # type: ignore[arg-type]
+    return replace(BEFORE, columns=tuple(columns))
+
+
+CASES = [
+    ("modify column", changed(respelt("b", is_unsigned=False), Columns()), "ALTER TABLE t MODIFY b BIGINT"),
+    ("rename column", changed(respelt("a", name="c"), Columns({"c": "a"})), "ALTER TABLE t RENAME COLUMN a TO c"),
+    ("drop column", changed(without("a"), Columns()), "ALTER TABLE t DROP a"),
+    ("add column", changed(BEFORE, Columns(added=("a",))), "ALTER TABLE t DROP a, ADD a VARCHAR(20)"),
+    ("drop table", comparing.dropped(known(BEFORE)), "DROP TABLE t"),
+    ("drop database", comparing.dropped(known(BEFORE)), "/* x */ DROP SCHEMA d"),
+    ("create table", comparing.created(known(BEFORE)), "CREATE TABLE t (…)"),
+]
+
+
+@pytest.mark.parametrize(("event", "change", "statement"), CASES, ids=[event for event, _, _ in CASES])
+def test_a_change_goes_by_its_name(event: str, change: TableChange, statement: str) -> None:
+    record = DdlRecord(ts=Ts(9), changes=(change,), statement=statement)
+    for ignored, *_ in CASES:
+        filters = FilterConfig(event_filters=(EventFilter(matcher=("d.*",), ignore_event=(ignored,)),))
+        sink = Altered()
+        apply_ddl.apply(cast("Sink", sink), record, Terms(ChangefeedConfig(filter=filters), SinkMode.UPSERT))
+        is_also = ignored == "drop column" and event == "add column"  # it did both
+        assert bool(sink.changes) is not (ignored == event or is_also), ignored
