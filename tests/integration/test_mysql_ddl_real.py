@@ -16,12 +16,13 @@ from agent.sources.mysql.connection import connect
 from agent.sources.mysql.fills import fill_value
 from agent.sources.mysql.interpreter import Interpreter, Server
 from agent.sources.mysql.known import KnownTables
-from agent.sources.mysql.streams import MysqlStreams
+from agent.sources.mysql.positions import SourcePosition
+from agent.sources.mysql.streams import MysqlStream, MysqlStreams
 from agent.sources.mysql.table_ids import table_id
 from agent.sources.mysql.uri import parse_uri
 from agent.sources.source import Position, Scope, StreamOrder
 from capture.embedded import EmbeddedMariaDB
-from reactor.records import ChangefeedConfig, DdlRecord, SchemaChangeKind, SinkMode, TableRecord
+from reactor.records import ChangefeedConfig, DdlRecord, FilterConfig, SchemaChangeKind, SinkMode, TableRecord
 from tests.integration.binlog_rig import ARENA_BYTES, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
@@ -242,20 +243,35 @@ def test_dates_of_zeros_in_older_rows(server: EmbeddedMariaDB, database: str, de
         fill_value(replace(as_text, zero_dates=ZeroDates.STRICT), "n", change.fills["n"])
 
 
+def opened_at(
+    server: EmbeddedMariaDB, begin: SourcePosition, *tables: TableRecord, rules: tuple[str, ...]
+) -> MysqlStream:
+    """As the sync unit does."""
+    schemas = {table.table_id: schema_of(server, table.schema_name, table.name) for table in tables}
+    scope = Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig(filter=FilterConfig(rules=rules)))
+    streams = MysqlStreams(parse_uri(server.uri()), StreamOrder(tables, schemas=schemas, reader=4714), scope)
+    return streams.open(Position(begin.resolved, begin.to_json()), Arena(ARENA_BYTES))
+
+
+def test_a_table_that_the_server_makes_for_itself_is_nobodys(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
+    with contextlib.closing(opened_at(server, begin, rules=("*.*",))) as opened:
+        run(server, "mysql", "CREATE TABLE own_ (id int PRIMARY KEY)", "DROP TABLE own_")
+        run(server, database, "CREATE TABLE u (id int PRIMARY KEY)")
+        cuts = [*read_until(opened.stream, where(server)), opened.stream.progress()]
+    records = [record for cut in cuts for record in cut.ddl]
+    assert [change.table.name for record in records for change in record.changes if change.table] == ["u"]
+
+
 def test_names_are_folded_where_the_server_folds_them(tmp_path: Path) -> None:
     settings = {"lower_case_table_names": "1"}
     with EmbeddedMariaDB(tmp_path, unsafe_no_fsync=True, settings=settings) as server:
         server.create_database("shop")
         run(server, "shop", _TABLE)
+        table = TableRecord(table_id=table_id("shop", "t"), schema_name="shop", name="t", key=("id",))
         begin = where(server)
         run(server, "shop", "ALTER TABLE T ADD n int", "TRUNCATE SHOP.T", "CREATE TABLE New_ LIKE T", "DROP TABLE NEW_")
-        tables = (TableRecord(table_id=table_id("shop", "t"), schema_name="shop", name="t", key=("id",)),)
-        order = StreamOrder(tables, schemas={tables[0].table_id: schema_of(server, "shop")}, reader=4714)
-        scope = Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig())
-        opened = MysqlStreams(parse_uri(server.uri()), order, scope).open(
-            Position(begin.resolved, begin.to_json()), Arena(ARENA_BYTES)
-        )
-        with contextlib.closing(opened):
+        with contextlib.closing(opened_at(server, begin, table, rules=("*.*",))) as opened:
             cuts = [*read_until(opened.stream, where(server)), opened.stream.progress()]
     found = [(change.kind, change.added) for cut in cuts for record in cut.ddl for change in record.changes]
     assert found == [

@@ -13,7 +13,7 @@ from agent.event_filter import rules_for
 from agent.filters import TableFilter
 from agent.schema import TableSchema, ZeroDates
 from agent.sources.arena import Arena
-from agent.sources.mysql.catalog import read_schemas
+from agent.sources.mysql.catalog import SYSTEM_SCHEMAS, read_schemas
 from agent.sources.mysql.connection import Connection, connect
 from agent.sources.mysql.interpreter import Interpreter, Server
 from agent.sources.mysql.known import KnownTables
@@ -82,9 +82,10 @@ class MysqlStreams:
     def _server(self, connection: Connection) -> Server:
         config = self._scope.config
         [(time_zone, folding)] = connection.query("SELECT @@system_time_zone, @@lower_case_table_names")
+        wanted = TableFilter(config.filter.rules)
         is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
         return Server(
-            wants=TableFilter(config.filter.rules).wants,
+            wants=lambda schema, name: schema not in SYSTEM_SCHEMAS and wanted.wants(schema, name),
             takes=lambda table: is_free or bool(table.key),
             look=self._look,
             ignores_rename=lambda name, statement: rules_for(config.filter, *name).ignores_ddl(_RENAME, statement),
