@@ -12,6 +12,7 @@ from agent.schema import TableSchema, ZeroDates
 from agent.sources.arena import Arena
 from agent.sources.mysql import wire
 from agent.sources.mysql.catalog import read_schemas
+from agent.sources.mysql.charsets import charset_of
 from agent.sources.mysql.connection import connect
 from agent.sources.mysql.fills import fill_value
 from agent.sources.mysql.interpreter import Interpreter, Server
@@ -112,6 +113,27 @@ def test_columns_are_what_the_server_has(server: EmbeddedMariaDB, database: str,
     followed = Followed(server, database)
     followed.run(f"/* a tool's */ ALTER TABLE t {parts}")
     assert followed.schema() == replace(schema_of(server, database), table_id=table_id(database, "t"))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "MODIFY a varchar(30) CHARACTER SET latin1, ADD n char(4) CHARSET gbk COLLATE gbk_bin",
+        "CHANGE a c varchar(30) COLLATE utf8mb3_bin, ADD e enum('x','y') CHARACTER SET ucs2",
+        "ADD n char(4) CHARACTER SET ucs2, ADD m varbinary(7), ADD i int",
+        "CONVERT TO CHARACTER SET latin1",
+        "CONVERT TO CHARSET ucs2 COLLATE ucs2_bin",
+    ],
+)
+def test_character_sets_are_what_the_server_has(server: EmbeddedMariaDB, database: str, parts: str) -> None:
+    """A binlog with little metadata tells how long texts are at most, and nothing of their character sets."""
+    followed = Followed(server, database)
+    followed.run("ALTER TABLE t ADD b1 binary(3), ADD s set('p','q')", f"ALTER TABLE t {parts}")
+    found, there = (
+        [(column.name, column.type_id, column.modifier, charset_of(column.collation)) for column in schema.columns]
+        for schema in (followed.schema(), schema_of(server, database))
+    )
+    assert found == there
 
 
 def test_names_in_double_quotes(server: EmbeddedMariaDB, database: str) -> None:

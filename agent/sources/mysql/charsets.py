@@ -194,6 +194,13 @@ def charset_of(collation: int) -> str:
     return charset_of(collation - _NOPAD) if _NOPAD < collation < _NOPAD_END else ""
 
 
+def collation_of(name: str) -> int:
+    """The number of one of a character set's collations, by the set's name or a collation's; 0 where nobody knows."""
+    words = name.lower().split("_")
+    charset = {"utf8": "utf8mb3"}.get(words[0], words[0])
+    return _COLLATIONS[charset][0] if charset in _COLLATIONS else 0
+
+
 def bytes_per_character(charset: str) -> int:
     """Of the longest character: what a column's length in characters is multiplied by."""
     return _WIDTHS.get(charset, 1)

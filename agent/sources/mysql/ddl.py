@@ -64,6 +64,9 @@ _IF_EXISTS: Final = re.compile(r"(?P<verb>(?:MODIFY|CHANGE)\s+(?:COLUMN\s+)?)IF\
 _INDEX_DROPPED: Final = re.compile(r"DROP\s+(?:INDEX|KEY|CONSTRAINT)\b", re.IGNORECASE)
 _DROP_INDEX: Final = re.compile(rf"DROP\s+INDEX\b.*?\sON\s+({_TABLE})", re.IGNORECASE | re.DOTALL)
 _CHANGED: Final = re.compile(rf"CHANGE\s+(?:COLUMN\s+)?(?:IF\s+EXISTS\s+)?({_NAME})\s+({_NAME})", re.IGNORECASE)
+_CONVERTED: Final = re.compile(
+    r"CONVERT\s+TO\s+(?:CHARSET|CHARACTER\s+SET)\s*=?\s*['\"]?(\w+)['\"]?(?:\s+COLLATE\s*=?\s*\S+)?$", re.IGNORECASE
+)
 #: parts of ALTER TABLE, or what stands behind one, that change nothing that a row or a sink shows
 _UNSEEN: Final = re.compile(
     r"(?:ENGINE|AUTO_INCREMENT|COMMENT|ROW_FORMAT|KEY_BLOCK_SIZE|STATS_\w+|ALGORITHM|LOCK|FORCE|ORDER\s+BY"
@@ -238,6 +241,8 @@ def _take(editor: TableEditor, part: str) -> bool:
     if _INDEX_DROPPED.match(part):
         editor.asks_key = True
         return True
+    if found := _CONVERTED.match(part):
+        return editor.convert(found[1])
     actions = _actions(part)
     if actions and all(editor.take(action) for action in actions):
         return True

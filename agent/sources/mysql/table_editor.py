@@ -5,13 +5,17 @@ a default that is not one value for all rows is *untold*.
 """
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from sqlglot import exp
 
 from agent.schema import Column, TableSchema
 from agent.sources.comparing import Columns
-from agent.sources.mysql import defaults
+from agent.sources.mysql import charsets, defaults
 from agent.sources.mysql.column_types import Surroundings, column_of
+from agent.sources.mysql.types import CHARACTER_TYPES, FieldType, is_binary
+
+_SHORT_TEXTS: Final = frozenset({FieldType.STRING, FieldType.VARCHAR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,20 @@ class TableEditor:
         self._items[at] = replace(self._items[at], column=replace(self._items[at].column, name=new))
         return True
 
+    def convert(self, charset: str) -> bool:
+        """All texts to another character set. Whether that is known, and of which size they are then."""
+        collation = charsets.collation_of(charset)
+        if not collation or charset.lower() == "binary":
+            return False
+        for at, item in enumerate(self._items):
+            column = item.column
+            if column.type_id in CHARACTER_TYPES and not is_binary(column) and column.type_id not in _SHORT_TEXTS:
+                return False  # a text may become a larger type
+            if column.members or (column.type_id in _SHORT_TEXTS and not is_binary(column)):
+                self._items[at] = replace(item, column=_converted(column, collation))
+        self._is_defined_anew = True
+        return True
+
     def _add(self, definition: exp.ColumnDef) -> bool:
         if definition.args.get("exists") and self._at(definition.name) is not None:
             return True
@@ -143,7 +161,8 @@ class TableEditor:
 
     def _column(self, definition: exp.ColumnDef, name: str) -> Column | None:
         kind = definition.args.get("kind")
-        column = column_of(name, kind, self._around) if isinstance(kind, exp.DataType) else None
+        around = _with_charset(self._around, definition)
+        column = column_of(name, kind, around) if around and isinstance(kind, exp.DataType) else None
         if any(isinstance(item.kind, exp.PrimaryKeyColumnConstraint) for item in definition.constraints):
             self._key = (name,)
         return column
@@ -167,6 +186,25 @@ class TableEditor:
     def _original(self, name: str) -> int | None:
         """Where the column is that had this name before the statement."""
         return _index(name, [item.origin or "" for item in self._items])
+
+
+def _with_charset(around: Surroundings, definition: exp.ColumnDef) -> Surroundings | None:
+    """As the column itself says; None where nobody knows that character set."""
+    kinds = (exp.CharacterSetColumnConstraint, exp.CollateColumnConstraint)
+    for constraint in definition.constraints:
+        if isinstance(constraint.kind, kinds):
+            collation = charsets.collation_of(constraint.kind.this.name)
+            if not collation or constraint.kind.this.name.lower() == "binary":
+                return None
+            around = replace(around, collation=collation)
+    return around
+
+
+def _converted(column: Column, collation: int) -> Column:
+    if column.members:
+        return replace(column, collation=collation)
+    old, new = (charsets.bytes_per_character(charsets.charset_of(number)) for number in (column.collation, collation))
+    return replace(column, collation=collation, modifier=column.modifier // old * new)
 
 
 def _index(name: str, names: list[str]) -> int | None:

@@ -278,7 +278,9 @@ def test_with_a_new_name_at_once() -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4",
+        "ALTER TABLE t CONVERT TO CHARACTER SET DEFAULT",
+        "ALTER TABLE t MODIFY a VARCHAR(20) CHARACTER SET binary",
+        "ALTER TABLE t ADD n TEXT, CONVERT TO CHARACTER SET latin1",
         "ALTER TABLE t ADD n FANCYTYPE(3)",
         "ALTER TABLE t DROP COLUMN nobody",
         "ALTER TABLE t ADD SYSTEM VERSIONING",
