@@ -1,14 +1,19 @@
 """``weir changefeed …``: create, watch, change and stop changefeeds."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from capture import cluster as views
 from capture import console
 from capture.options import DEFAULT_SERVER, Id, Json, Server, client_of
-from reactor.records import ChangefeedConfig, Mode, SinkMode
+from reactor.records import ChangefeedConfig, FeedState, Mode, SinkMode
+
+if TYPE_CHECKING:
+    from capture.client import Client
 
 changefeed_app = typer.Typer(no_args_is_help=True, help="Create, watch, change and stop changefeeds.")
 
@@ -95,10 +100,11 @@ def update(
     config: Annotated[Path | None, typer.Option(help="The whole configuration, in TOML.")] = None,
     target_ts: Annotated[int | None, typer.Option(min=0, help="Where to stop; 0: never.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="One that runs is paused for it, and goes on.")] = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
-    """Change a stopped or failed changefeed, and show the difference."""
+    """Change a stopped or failed changefeed, or with --restart one that runs, and show the difference."""
     asked = views.ChangefeedUpdate(
         source_uri=source_uri,
         sink_uri=sink_uri,
@@ -106,16 +112,34 @@ def update(
         config=None if config is None else _changefeed_config(config),
         dry_run=dry_run,
     )
-    with client_of(server) as client, console.waiting("checking source and sink"):
+    with (
+        client_of(server) as client,
+        console.waiting("checking source and sink"),
+        _paused(client, changefeed_id, wanted=restart) as goes_on,
+    ):
         done = client.update(changefeed_id, asked)
     if json:
         return console.print_json(done)
     if not done.changes:
         return console.print_line(f"changefeed {changefeed_id} is like that already")
-    title = f"changefeed {changefeed_id} {'would change' if done.dry_run else 'is changed; resume it'}"
+    outcome = "would change" if done.dry_run else "is changed" if goes_on else "is changed; resume it"
+    title = f"changefeed {changefeed_id} {outcome}"
     rows = [(change.field, change.before, change.after) for change in done.changes]
     console.print_table(("field", "before", "after"), rows, title=title)
     return None
+
+
+@contextmanager
+def _paused(client: "Client", changefeed_id: str, *, wanted: bool) -> Iterator[bool]:
+    """Whether it ran; then it goes on behind this, whatever happens."""
+    runs = wanted and client.query(changefeed_id).state not in (FeedState.STOPPED, FeedState.FAILED)
+    if runs:
+        client.pause(changefeed_id)
+    try:
+        yield runs
+    finally:
+        if runs:
+            client.resume(changefeed_id)
 
 
 @changefeed_app.command("rewind")

@@ -16,7 +16,7 @@ from capture.cli import main
 from capture.cluster import TableDiff
 from capture.config import ServerSettings, load_server_settings
 from capture.embedded.places import free_port
-from capture.errors import ConfigError
+from capture.errors import ConfigError, JobRefusedError
 from capture.server import running
 from reactor import failpoints
 from reactor.errors import EtcdUnreachableError
@@ -96,6 +96,30 @@ def test_json_is_one_document_on_stdout(command: list[str], capsys: pytest.Captu
     json.loads(captured.out)
     assert captured.err == ""
     assert "geheim" not in captured.out
+
+
+def test_a_changefeed_that_runs_is_paused_to_be_changed_and_goes_on(
+    capsys: pytest.CaptureFixture[str], cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    change = ["changefeed", "update", "-c", "feed", "--sink-uri", "delta+file:///new", "--restart"]
+    assert main(change) == 0
+    assert "changefeed feed is changed\n" in capsys.readouterr().out
+    assert state_of(cluster) == "normal"
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryCluster, "update", refused)
+        assert main(change) == 1
+    assert state_of(cluster) == "normal"
+    assert main(["changefeed", "pause", "-c", "feed"]) == 0
+    assert state_of(cluster) == "stopped"
+
+
+async def refused(*_: object) -> None:
+    raise JobRefusedError("the sink does not answer; try again")
+
+
+def state_of(cluster: MemoryCluster) -> str:
+    return cluster.feeds["feed"].state.value
 
 
 def test_operators_commands_say_what_they_did(
