@@ -58,6 +58,7 @@ class Fed(BinlogStream):
     """A stream that knows how much is coming."""
 
     expected_bytes = 0
+    line: Line
 
 
 @contextmanager
