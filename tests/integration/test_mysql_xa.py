@@ -5,6 +5,7 @@ Through the stream, and through a sync unit into the log, with whatever may happ
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,10 +19,11 @@ from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
 from agent.settings import SyncSettings
 from agent.sources import open_source, place_name
-from agent.sources.arena import Cut
+from agent.sources.arena import Arena, Cut
 from agent.sources.mysql.connection import connect
 from agent.sources.mysql.decode import decode
 from agent.sources.mysql.positions import SourcePosition
+from agent.sources.mysql.prepared import digest
 from agent.sources.mysql.reread import Reread
 from agent.sources.mysql.resume import resume
 from agent.sources.mysql.streams import MysqlStreams
@@ -324,6 +326,27 @@ class Log:
             for schema, batch, _ in segment.read_batches(ref.path)
             for number in decode(schema, batch).after.column("i").to_pylist()
         ]
+
+
+def test_what_the_server_has_forgotten_is_given_up(server: EmbeddedMariaDB, database: str) -> None:
+    """As after a fall that cost it a prepared transaction: the binlog has it, and XA RECOVER has not."""
+    prepare(server, database, "held", insert(1))
+    prepare(server, database, "it's, held".replace("'", "''"), insert(2))
+    at = where(server)
+    held = [(digest(name), int(at.ts) - 1) for name in ("X'68656C64',X'',1", "X'697427732C2068656C64',X'',1")]
+    at = replace(at, prepared=(("lost", int(at.ts) - 2), *held))
+    run(server, database, insert(3))
+    end, arena = where(server), Arena(1 << 20)
+    streams = MysqlStreams(
+        parse_uri(server.uri()),
+        StreamOrder((), reader=4715),
+        Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig()),
+    )
+    with contextlib.closing(streams.open(Position(at.resolved, at.to_json()), arena)) as opened:
+        assert opened.stream.position().prepared == at.prepared
+        read_until(opened.stream, end)
+        assert opened.stream.position().prepared == tuple(held)
+    run(server, database, "XA ROLLBACK 'held'", "XA ROLLBACK 'it''s, held'")
 
 
 async def test_a_worker_that_falls_in_between_leaves_all_to_the_next(

@@ -81,6 +81,8 @@ class Prepared:
         self._places: dict[str, Ts] = {name: Ts(ts) for name, ts in entries}
         self._kept: dict[str, KeptRows] = {}
         self._kept_bytes = 0
+        self._doubted: frozenset[str] = frozenset()
+        self._doubted_until = Ts(0)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -88,14 +90,27 @@ class Prepared:
 
     def add(self, name: str, place: Ts, rows: KeptRows | None = None) -> None:
         """A name may come again once it has been decided, or when the server has lost it in a crash."""
-        self.remove(name)
         key = digest(name)
+        self._remove(key)
+        self._doubted -= {key}
         self._places[key] = place
         if rows is not None and place != NO_ROWS:
             self._kept[key] = rows
             self._kept_bytes += rows.size
         while self._kept_bytes > KEPT_BYTES:
             self._forget_rows(next(iter(self._kept)))
+
+    def doubt(self, keys: Iterable[str], until: Ts) -> None:
+        """The server does not hold these: what is not decided at ``until`` never will be. Should it be all the same,
+        its rows are found by its name."""
+        self._doubted, self._doubted_until = frozenset(keys), until
+
+    def settle(self, resolved: Ts) -> None:
+        """Everything up to ``resolved`` has been read."""
+        if self._doubted and resolved >= self._doubted_until:
+            for key in self._doubted & self._places.keys():
+                self._remove(key)
+            self._doubted = frozenset()
 
     def place(self, name: str) -> Ts | None:
         """``NO_ROWS`` where it has none of ours; None where nobody knows it."""
@@ -105,7 +120,9 @@ class Prepared:
         return self._kept.get(digest(name))
 
     def remove(self, name: str) -> None:
-        key = digest(name)
+        self._remove(digest(name))
+
+    def _remove(self, key: str) -> None:
         self._places.pop(key, None)
         self._forget_rows(key)
 

@@ -15,6 +15,7 @@ from agent.sources.mysql.events import TaggedGtid
 from agent.sources.mysql.gtid import GtidSet, MariaGtidSet, MysqlGtidSet, parse_gtid_set
 from agent.sources.mysql.positions import BinlogPosition, Epoch, SourcePosition, split_file_name, unpack
 from agent.sources.mysql.prepared import Prepared
+from reactor.ids import Ts
 
 _LINES = 64
 _HALF = (1 << 64) - 1
@@ -37,6 +38,7 @@ class Progress:
         """Right behind the last transaction that has been read."""
         self.drain()
         self._settle_tagged()
+        self.prepared.settle(Ts(int(self._state[txn.RESOLVED])))
         _, number, position = unpack(int(self._state[txn.RESOLVED]) + 1)  # type: ignore[arg-type]
         return replace(
             self._position,

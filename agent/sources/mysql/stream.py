@@ -14,7 +14,7 @@ Three layers: this one moves bytes (off the socket, out of a compressed transact
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from agent.errors import SourceUnreachableError
 from agent.schema import TableSchema
@@ -115,6 +115,10 @@ class BinlogStream:
         ((clock,),) = self._connection.query("SELECT UNIX_TIMESTAMP(NOW(6))")
         self._clock_ahead_s = float(clock or 0) - time.time()
         request_binlog(self._connection, self._begun, server_id=server_id, by_gtid=by_gtid, heartbeat_s=heartbeat_s)
+
+    def doubt_prepared(self, keys: Collection[str], until: Ts) -> None:
+        """See ``prepared``."""
+        self._progress.prepared.doubt(keys, until)
 
     @property
     def resolved_ts(self) -> Ts:

@@ -15,9 +15,11 @@ from agent.schema import TableSchema, ZeroDates
 from agent.sources.arena import Arena
 from agent.sources.mysql.catalog import SYSTEM_SCHEMAS, read_schemas
 from agent.sources.mysql.connection import Connection, connect
+from agent.sources.mysql.consistency import current_place
 from agent.sources.mysql.interpreter import Interpreter, Server
 from agent.sources.mysql.known import KnownTables
 from agent.sources.mysql.positions import SourcePosition
+from agent.sources.mysql.recover import forgotten
 from agent.sources.mysql.reread import Reread
 from agent.sources.mysql.resume import position_at, resume
 from agent.sources.mysql.rolled_back import RolledBack
@@ -76,6 +78,9 @@ class MysqlStreams:
             rolled_back=self._rolled_back,
             reread=reread.rows_of,
         )
+        begun = resumption.position
+        if gone := forgotten(connection, begun.prepared):  # the end is asked for afterwards: decisions lie before it
+            stream.doubt_prepared(gone, current_place(connection).ts(begun.epoch.number))
         stream.start(server_id=self._order.reader, by_gtid=resumption.by_gtid)
         return stream
 

@@ -13,6 +13,7 @@ from agent.sources.arena import Arena
 from agent.sources.mysql import prepared, split, wire
 from agent.sources.mysql.positions import BinlogPosition, SourcePosition, first_epoch, next_epoch, pack
 from agent.sources.mysql.prepared import NO_ROWS, KeptRows, Prepared, digest
+from agent.sources.mysql.recover import xid_name
 from agent.sources.mysql.reread import Reader, Reread
 from reactor.ids import Ts
 from tests.binlog import Binlog, Line, query, rows, table_map
@@ -244,6 +245,34 @@ def test_the_oldest_rows_are_forgotten_and_their_places_are_not(monkeypatch: pyt
     assert [known.rows(str(number)) is not None for number in range(6)] == [False, False, True, False, True, True]
     assert [known.place(str(number)) for number in range(6)] == [1, 2, 3, None, 5, 6]
     assert Prepared(known.entries).entries == known.entries
+
+
+def test_what_the_server_forgot_is_kept_until_no_decision_can_come() -> None:
+    known = Prepared([(digest("lost"), 1), (digest("there"), 2), (digest("again"), 3)])
+    known.doubt([digest("lost"), digest("again")], Ts(100))
+    known.settle(Ts(99))
+    known.add("again", Ts(50))
+    places = {name: known.place(name) for name in ("lost", "there", "again")}
+    known.settle(Ts(100))
+    assert places == {"lost": 1, "there": 2, "again": 50}
+    assert dict(known.entries) == {digest("there"): 2, digest("again"): 50}
+    known.add("lost", Ts(110))
+    known.settle(Ts(120))
+    assert known.place("lost") == 110
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ((1, 1, "'x'"), "X'78',X'',1"),
+        ((7, 3, "'a,b','c',7"), "X'612C62',X'63',7"),
+        ((3, 2, "X'00ff',X'',3"), "X'00FF',X'',3"),
+        ((7, 4, "0x6974277362"), "X'69742773',X'62',7"),
+        ((1, 1, "0x78"), "X'78',X'',1"),
+    ],
+)
+def test_a_server_names_what_it_holds_in_two_ways(row: tuple[int, int, str], name: str) -> None:
+    assert xid_name(*row) == name
 
 
 def test_a_name_that_comes_again_has_its_new_place() -> None:
