@@ -119,6 +119,7 @@ class UnitProgress:
     rows_done: int
     rows_total: int
     trouble: RunningError | None = None
+    bytes_done: int = 0
 
 
 @dataclass(frozen=True, slots=True)

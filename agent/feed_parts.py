@@ -225,7 +225,9 @@ class FeedParts:
             ),
             feed.manifest(order.source),
             self._executor,
-            on_progress=lambda at: from_thread.run_sync(on_progress, UnitState(at.rows_done, at.rows_total)),
+            on_progress=lambda at: from_thread.run_sync(
+                on_progress, UnitState(at.rows_done, at.rows_total, bytes_done=at.bytes_done)
+            ),
         )
         done = await dump.run()
         await records.write(

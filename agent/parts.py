@@ -105,6 +105,7 @@ class UnitState:
     rows_done: int = 0
     rows_total: int = 0
     trouble: RunningError | None = None
+    bytes_done: int = 0
 
 
 Progress = Callable[[UnitState], None]

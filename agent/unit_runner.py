@@ -51,5 +51,5 @@ class UnitRunner:
             self._emit(effects.UnitFinished(order.source, order.epoch))
 
     def _on_progress(self, order: effects.StartUnit, state: UnitState) -> None:
-        progress = (state.rows_done, state.rows_total, state.trouble)
+        progress = (state.rows_done, state.rows_total, state.trouble, state.bytes_done)
         self._emit(effects.UnitProgress(order.source, order.epoch, *progress))

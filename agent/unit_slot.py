@@ -63,14 +63,16 @@ class UnitSlot:
 
 
 def _after(status: WorkerStatus, event: effects.UnitEvent) -> WorkerStatus:
-    rows_done, rows_total, stage, error = status.rows_done, status.rows_total, status.stage, None
+    stage, error = status.stage, None
+    rows_done, rows_total, bytes_done = status.rows_done, status.rows_total, status.bytes_done
     match event:
         case effects.UnitProgress():
-            rows_done, rows_total, error = event.rows_done, event.rows_total, event.trouble
+            rows_done, rows_total, bytes_done = event.rows_done, event.rows_total, event.bytes_done
+            error = event.trouble
         case effects.UnitFinished():
             stage = WorkerStage.FINISHED
         case effects.UnitStopped():
             stage = WorkerStage.STOPPED
         case effects.UnitFailed():
             stage, error = WorkerStage.ERROR, event.error
-    return WorkerStatus(status.source, status.unit, status.epoch, stage, rows_done, rows_total, error)
+    return WorkerStatus(status.source, status.unit, status.epoch, stage, rows_done, rows_total, error, bytes_done)

@@ -109,6 +109,9 @@ class ChangefeedView(View):
     #: the snapshot: rows expected (an estimate), and rows in the sink's hands
     rows_total: int = 0
     rows_done: int = 0
+    #: of the snapshot's files; and how long it will take at the speed it had so far, None where that cannot be said
+    bytes_done: int = 0
+    seconds_left: float | None = None
     #: row changes written to the sink since the answering owner began to count
     changes: int = 0
     #: Unix time of the last change of state; 0: as it was created

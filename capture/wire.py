@@ -261,11 +261,12 @@ def _response(row: object) -> HeartbeatResponse:
 
 def _worker_row(worker: WorkerStatus) -> tuple[object, ...]:
     error = None if worker.error is None else _error_row(worker.error)
-    return worker.source, worker.unit, worker.epoch, worker.stage, worker.rows_done, worker.rows_total, error
+    done = worker.rows_done, worker.rows_total
+    return worker.source, worker.unit, worker.epoch, worker.stage, *done, error, worker.bytes_done
 
 
 def _worker(row: object) -> WorkerStatus:
-    source, unit, epoch, stage, rows_done, rows_total, error = fields(row, 4, 0, 0, None)
+    source, unit, epoch, stage, rows_done, rows_total, error, bytes_done = fields(row, 4, 0, 0, None, 0)
     return WorkerStatus(
         source=text(source),
         unit=_word(unit, Unit),
@@ -273,6 +274,7 @@ def _worker(row: object) -> WorkerStatus:
         stage=_word(stage, WorkerStage),
         rows_done=integer(rows_done),
         rows_total=integer(rows_total),
+        bytes_done=integer(bytes_done),
         error=None if error is None else _error(error),
     )
 

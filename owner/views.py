@@ -14,7 +14,18 @@ from owner.scheduler.spans import even_spans
 from owner.units import SOURCE
 from owner.workers import Stage
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FeedState, Mode, RunningError, SinkMode, SyncPoint, TableRecord, Unit
+from reactor.records import (
+    ChangefeedInfo,
+    FeedState,
+    Mode,
+    RunningError,
+    SinkMode,
+    SyncPoint,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
 from reactor.state import ChangefeedState
 
 #: Nothing is called blocked before it has stood still for so long.
@@ -81,6 +92,8 @@ class ChangefeedView:
     worker: str
     rows_total: int
     rows_done: int
+    bytes_done: int
+    seconds_left: float | None
     tables: tuple[TableView, ...]
     #: row changes written to the sink under this epoch, as far as this owner knows
     changes: int = 0
@@ -97,7 +110,7 @@ def view(
     facts = Facts.of(feed, info)
     facts = replace(facts, status=changefeed.latest or facts.status)
     limits = changefeed.limits(feed, info, now)
-    unit, worker, rows_done, rows_total = _work(changefeed.run, facts)
+    work = _work(changefeed.run, facts)
     lag = _lag(facts, limits, wall)
     log_ts, log_position = _log_place(facts)
     return ChangefeedView(
@@ -119,10 +132,12 @@ def view(
         blocked_by=_blocked_by(changefeed, feed, facts, limits, now),
         error=info.error,
         warning=info.warning,
-        unit=unit,
-        worker=worker,
-        rows_total=rows_total,
-        rows_done=rows_done,
+        unit=work.unit,
+        worker=work.worker,
+        rows_total=work.rows_total,
+        rows_done=work.rows_done,
+        bytes_done=work.bytes_done,
+        seconds_left=work.seconds_left,
         tables=_tables(changefeed.run, facts),
         changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
         state_since=info.state_since,
@@ -131,16 +146,30 @@ def view(
     )
 
 
-def _work(run: Run | None, facts: Facts) -> tuple[Unit | None, str, int, int]:
-    """The unit at work, its capture, and the snapshot's rows: the newest word of worker and record."""
-    record = facts.record
-    rows_done, rows_total = (record.rows_done, record.rows_total) if record else (0, 0)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The unit at work, its capture, and the snapshot: the newest word of worker and record."""
+
+    unit: Unit | None
+    worker: str
+    rows_done: int
+    rows_total: int
+    bytes_done: int
+    seconds_left: float | None = None
+
+
+def _work(run: Run | None, facts: Facts) -> _Work:
+    record = facts.record or UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING)
+    done = record.rows_done, record.rows_total, record.bytes_done
     worker = run.workers.workers.get(SOURCE) if run else None
     if worker is None or worker.stage is Stage.OFFLINE:
-        return None, "", rows_done, rows_total
-    if worker.unit is not Unit.SYNC:
-        rows_done, rows_total = max(worker.rows_done, rows_done), max(worker.rows_total, rows_total)
-    return worker.unit, worker.capture, rows_done, rows_total
+        return _Work(None, "", *done)
+    if worker.unit is Unit.SYNC:
+        return _Work(worker.unit, worker.capture, *done)
+    rows_done, rows_total = max(worker.rows_done, record.rows_done), max(worker.rows_total, record.rows_total)
+    bytes_done = max(worker.bytes_done, record.bytes_done)
+    left_s = worker.seconds_left if worker.unit is Unit.DUMP else None
+    return _Work(worker.unit, worker.capture, rows_done, rows_total, bytes_done, left_s)
 
 
 def _log_place(facts: Facts) -> tuple[Ts, str]:
@@ -247,8 +276,10 @@ def _blocking_worker(run: Run, facts: Facts) -> str:
         return f"unit {unit} on capture {worker.capture}: {worker.trouble.message}"
     if unit is Unit.SYNC:
         return ""
-    _, _, rows_done, rows_total = _work(run, facts)
-    return f"unit {unit} on capture {worker.capture}: {rows_done} of {rows_total} rows"
+    work = _work(run, facts)
+    left = "" if work.seconds_left is None else f", {work.seconds_left:.0f} s left"
+    done = f"{work.rows_done} of {work.rows_total} rows, {work.bytes_done} bytes"
+    return f"unit {unit} on capture {worker.capture}: {done}{left}"
 
 
 def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:

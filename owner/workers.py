@@ -55,6 +55,10 @@ class Worker:
     since: float
     rows_done: int = 0
     rows_total: int = 0
+    bytes_done: int = 0
+    #: what had been done before it came; how long it will take, None where that cannot be said
+    rows_before: int = 0
+    seconds_left: float | None = None
     #: what it is waiting to pass by itself
     trouble: RunningError | None = None
 
@@ -202,13 +206,15 @@ class WorkerManager:
         epoch, capture, status = max(running, key=lambda item: item[:2])
         if status.unit is not unit or epoch < (record.epoch if record else 0):
             return None
-        rows = (status.rows_done, status.rows_total)
-        self.workers[source] = worker = Worker(source, unit, capture, epoch, Stage.ONLINE, now, *rows)
+        worker = Worker(source, unit, capture, epoch, Stage.ONLINE, now, rows_before=status.rows_done)
+        self.workers[source] = worker = _with_progress(worker, status, now)
         return worker
 
     def _after_status(self, worker: Worker, status: WorkerStatus, now: float) -> Worker:
         trouble = status.error if status.stage is WorkerStage.RUNNING else None
-        worker = replace(worker, rows_done=status.rows_done, rows_total=status.rows_total, trouble=trouble)
+        is_new = worker.stage is Stage.CREATING
+        worker = replace(worker, trouble=trouble, rows_before=status.rows_done if is_new else worker.rows_before)
+        worker = _with_progress(worker, status, now)
         match status.stage:
             case WorkerStage.RUNNING:
                 return worker.enter(Stage.ONLINE, now)
@@ -228,3 +234,16 @@ class WorkerManager:
         for source, worker in self.workers.items():
             if worker.capture == capture and worker.stage is Stage.ONLINE:
                 self.workers[source] = worker.enter(Stage.OFFLINE, now)
+
+
+def _with_progress(worker: Worker, status: WorkerStatus, now: float) -> Worker:
+    """It goes on as fast as it has been so far."""
+    done, seconds = status.rows_done - worker.rows_before, now - worker.since
+    left = max(status.rows_total - status.rows_done, 0)
+    return replace(
+        worker,
+        rows_done=status.rows_done,
+        rows_total=status.rows_total,
+        bytes_done=status.bytes_done,
+        seconds_left=left * seconds / done if done > 0 else None,
+    )

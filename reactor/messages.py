@@ -162,6 +162,7 @@ class WorkerStatus:
     rows_done: int = 0
     rows_total: int = 0
     error: RunningError | None = None
+    bytes_done: int = 0
 
 
 Body = Heartbeat | HeartbeatResponse | AddSpan | RemoveSpan | DispatchResponse | StartWorker | StopWorker

@@ -71,7 +71,7 @@ class MemoryParts:
         return SpanFlushed(replace(position, recorded_ts=to_ts, checkpoint_ts=to_ts), commit_time=1.0, rows=1)
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
-        on_progress(UnitState(5, 9))
+        on_progress(UnitState(5, 9, bytes_done=70))
         if self.unit_error:
             raise self.unit_error
         if order.unit is Unit.SYNC:
@@ -261,7 +261,7 @@ async def test_a_unit_reports_progress_and_its_end() -> None:
         status = r.agent.slots["main"].status
         assert status is not None
         assert status.stage is WorkerStage.FINISHED
-        assert (status.rows_done, status.rows_total) == (5, 9)
+        assert (status.rows_done, status.rows_total, status.bytes_done) == (5, 9, 70)
 
 
 async def test_a_unit_is_stopped_and_says_so_last() -> None:

@@ -63,6 +63,7 @@ workers = st.builds(
     st.sampled_from(WorkerStage),
     rows_done=ints,
     rows_total=ints,
+    bytes_done=ints,
     error=st.none() | errors,
 )
 barriers = st.builds(Barrier, timestamps, st.lists(st.tuples(ints, timestamps), max_size=3).map(tuple))

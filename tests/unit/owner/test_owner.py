@@ -434,7 +434,7 @@ def test_an_idle_changefeed_writes_nothing() -> None:
     [
         (0, "starting"),
         (1, "waiting for the first answer of a"),
-        (3, "unit dump on capture a: 0 of 0 rows"),
+        (3, "unit dump on capture a: 0 of 0 rows, 0 bytes"),
     ],
 )
 def test_what_a_starting_changefeed_waits_for(steps: int, shown: str) -> None:

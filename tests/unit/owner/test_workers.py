@@ -1,5 +1,7 @@
 """Units in their order, and the worker manager: placed, lost, replaced, never two that count."""
 
+from functools import partial
+
 import pytest
 
 from owner.settings import WorkerSettings
@@ -89,6 +91,23 @@ def test_dump_load_sync_stay_on_one_capture() -> None:
     assert tick(known, record(Unit.DUMP, FINISHED), where, 2.2) == [], "said twice, done once"
     known.handle_report(B, said(Unit.LOAD, 2), 2.3)
     assert tick(known, record(Unit.LOAD, FINISHED, epoch=2), where, 3.0) == start(B, Unit.SYNC, 3)
+
+
+def test_how_long_a_dump_will_take() -> None:
+    """What an earlier worker has done says nothing of this one's speed."""
+    known = manager()
+    tick(known, None, place(A), 0.0)
+    told = partial(WorkerStatus, MAIN, Unit.DUMP, 1, WorkerStage.RUNNING, rows_total=1000)
+    known.handle_report(A, told(rows_done=400, bytes_done=4000), 10.0)
+    assert known.workers[MAIN].seconds_left is None
+    known.handle_report(A, told(rows_done=600, bytes_done=6000), 20.0)
+    worker = known.workers[MAIN]
+    assert (worker.rows_done, worker.bytes_done, worker.seconds_left) == (600, 6000, 20.0)
+    later = WorkerManager(Mode.ALL, WorkerSettings())
+    later.handle_report(A, told(rows_done=600), 30.0)
+    assert tick(later, record(Unit.DUMP), place(A), 30.0) == []
+    later.handle_report(A, told(rows_done=800), 32.0)
+    assert later.workers[MAIN].seconds_left == 2.0
 
 
 def test_a_tick_while_a_worker_is_being_created_never_touches_it() -> None:
