@@ -3,7 +3,8 @@
 A rule is ``schema.table``; each part is a wildcard pattern (``*``, ``?``, ``[a-z]``, ``[!a-z]``), a ``/regular
 expression/`` over the whole part, or a name in double quotes that stands for itself. ``/.../`` alone is matched against
 ``schema.table``. ``!`` in front excludes. The last rule that matches decides; what no rule matches is not wanted.
-Names are compared as they are written: PostgreSQL's are case-sensitive. The source's own schemas are never wanted.
+Names are compared as they are written: PostgreSQL's are case-sensitive. The source's own schemas are never asked for:
+which they are, each source knows.
 """
 
 import re
@@ -13,7 +14,6 @@ from fnmatch import translate
 
 from agent.errors import SourceConfigError
 
-_SYSTEM_SCHEMAS = re.compile(r"^(pg_.*|information_schema)$")
 _PART = r"""/(?:[^/\\]|\\.)*/|"(?:[^"]|"")*"|[^."/]+"""
 _RULE = re.compile(rf"^(!?)\s*(?:(?P<schema>{_PART})\.(?P<table>{_PART})|(?P<whole>/(?:[^/\\]|\\.)*/))$")
 
@@ -43,8 +43,6 @@ class TableFilter:
         self.rules = tuple(parse_rule(rule) for rule in rules)
 
     def wants(self, schema: str, table: str) -> bool:
-        if _SYSTEM_SCHEMAS.match(schema):
-            return False
         decisive = next((rule for rule in reversed(self.rules) if rule.matches(schema, table)), None)
         return decisive is not None and not decisive.excludes
 
