@@ -172,6 +172,7 @@ def _tasks(
             to_ts=to_ts,
             part=number,
             parts=len(parts),
+            filter=order.filter,
         )
         for number, part in enumerate(parts)
     ]

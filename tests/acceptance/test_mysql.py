@@ -13,7 +13,7 @@ from reactor.records import FeedState, Mode, SinkMode
 from tests.acceptance import checks
 from tests.acceptance.bed import Load
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT
-from tests.acceptance.maria_bed import TABLES, MariaBed, is_installed, ts_of
+from tests.acceptance.maria_bed import DATABASE, TABLES, MariaBed, is_installed, ts_of
 
 pytestmark = [
     pytest.mark.acceptance,
@@ -58,6 +58,28 @@ def test_both_are_equal_by_their_own_account(bed: MariaBed) -> None:
         diffs = bed.ask(lambda client: client.diff(UPSERT))
     assert {diff.table for diff in diffs} == {f"sbtest.{table}" for table in TABLES}
     assert [diff for diff in diffs if not diff.equal] == []
+
+
+def test_what_a_changefeed_leaves_out_never_arrives(bed: MariaBed) -> None:
+    bed.execute("CREATE TABLE person (id int PRIMARY KEY, name varchar(20), secret varchar(20))")
+    bed.execute("INSERT INTO person VALUES (1, 'a', 's1'), (2, 'draft', 's2')")
+    left_out = {
+        "rules": ["*.*", "!*.sbtest*"],
+        "event_filters": [
+            {"matcher": ["*.*"], "ignore_event": ["delete"], "ignore_insert_value_expr": "name = 'draft'"}
+        ],
+        "column_selectors": [{"matcher": ["*.person"], "columns": ["*", "!secret"]}],
+    }
+    bed.create_feed("partly", config={"filter": left_out})
+    bed.execute("INSERT INTO person VALUES (3, 'c', 's3'), (4, 'draft', 's4')")
+    bed.execute("UPDATE person SET name = 'b', secret = 's5' WHERE id = 1")
+    bed.execute("DELETE FROM person WHERE id = 3")
+    bed.execute("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'c', 'p')")
+    ts = bed.last_ts()
+    bed.wait_for("partly follows", lambda: bed.covers("partly", ts))
+    assert bed.delta("partly", "person").sort_by("id").to_pylist() == [{"id": 1, "name": "b"}, {"id": 3, "name": "c"}]
+    assert [path.name for path in (bed.lake("partly") / DATABASE).iterdir()] == ["person"]
+    bed.ask(lambda client: client.remove("partly"))
 
 
 def test_a_position_that_was_purged_says_so(bed: MariaBed) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from agent.sources.postgres.types import arrow_schema
 from agent.spark import SparkExecutor
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records import Era, LogHead, SinkMode, TableRecord
+from reactor.records import ColumnSelector, Era, EventFilter, FilterConfig, LogHead, SinkMode, TableRecord
 from tests.integration.pgoutput_build import TABLE, Event, deleted, inserted, truncated, updated, write_segment
 
 RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
@@ -99,6 +100,23 @@ def test_upserts_and_changelog_through_spark(tmp_path: Path, spark_executor: Spa
             assert rig.rows() == [(1, "c", "x")]
         else:
             assert [row[0] for row in rig.rows("_commit_version", "_change_type")] == [110, 110, 130, 135]
+
+
+@pytest.mark.parametrize("mode", SinkMode)
+def test_what_a_changefeed_leaves_out_never_arrives(tmp_path: Path, mode: SinkMode) -> None:
+    """By kind and by condition, and columns by name: what streams in too, not the snapshot alone."""
+    drafts = EventFilter(matcher=("*.*",), ignore_event=("delete",), ignore_insert_value_expr="name = 'draft'")
+    columns = ColumnSelector(matcher=("*.*",), columns=("*", "!big"))
+    rig = Rig(tmp_path, mode, Inline())
+    rig.context = replace(rig.context, filter=FilterConfig(event_filters=(drafts,), column_selectors=(columns,)))
+    rig.append(120, inserted(110, 1, "a", "secret"), inserted(110, 2, "draft", "x"))
+    rig.append(140, updated(130, 1, "b", "secret"), deleted(135, 1, None, None))
+    rig.flush()
+    if mode is SinkMode.UPSERT:
+        assert rig.rows() == [(1, "b", None)]
+    else:
+        found = rig.rows("_commit_version", "_change_type", "id", "name", "big")
+        assert [(row[0], *row[2:]) for row in found] == [(110, 1, "a", None), (130, 1, "b", None)]
 
 
 def test_a_flush_is_incremental(tmp_path: Path) -> None:
