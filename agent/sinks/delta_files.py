@@ -13,8 +13,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -55,10 +58,10 @@ class DataFile:
     def from_json(cls, text: str) -> "DataFile":
         return cls(**json.loads(text))
 
-    def add(self) -> dict[str, Any]:
-        """As a line of the table's log."""
+    def add(self, *, is_change: bool = True) -> dict[str, Any]:
+        """As a line of the table's log. ``is_change``: there are rows in it that the table did not have."""
         told: dict[str, Any] = {"path": self.path, "partitionValues": {}, "size": self.bytes}
-        told |= {"modificationTime": int(time.time() * 1000), "dataChange": True, "stats": self.stats}
+        told |= {"modificationTime": int(time.time() * 1000), "dataChange": is_change, "stats": self.stats}
         return {"add": told}
 
     def add_action(self) -> AddAction:
@@ -96,6 +99,34 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
         raise SinkConfigError(f"cannot write {name} in {place}: {error.strerror or error}; is it writable?") from error
     stats = _stats(metadata[0], schema)
     return DataFile(name, metadata[0].num_rows, size, json.dumps(stats), Schema.from_arrow(schema).to_json())
+
+
+def read_file(
+    place: TablePlace, path: str, schema: pa.Schema, *, without: npt.NDArray[np.int64] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of a local file, but for those at the places ``without`` (they rise), as ``schema`` has them: NULL in a
+    column that the file lacks. ``path``: as the table's log has it."""
+    gone = np.empty(0, np.int64) if without is None else without
+    begin = 0
+    with pq.ParquetFile(os.path.join(place.location, unquote(path))) as parquet:
+        for batch in parquet.iter_batches(_batch_rows(parquet.metadata), use_threads=False):
+            columns = [
+                batch.column(field.name).cast(field.type)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            end = begin + batch.num_rows
+            stays = np.ones(batch.num_rows, np.bool_)
+            stays[gone[slice(*np.searchsorted(gone, (begin, end)))] - begin] = False
+            yield pa.Table.from_arrays(columns, schema=schema).filter(pa.array(stays))
+            begin = end
+
+
+def _batch_rows(metadata: Any) -> int:
+    """So many that they are as large as a row group of ours."""
+    size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    return int(min(_ROW_GROUP_ROWS, max(metadata.num_rows * _ROW_GROUP_BYTES // max(size, 1), 1_000)))
 
 
 def _repetitive(table: pa.Table) -> list[str]:

@@ -69,8 +69,9 @@ class LiveFile:
         """With those that are gone; 0 where nobody has said."""
         return int(json.loads(self.add.get("stats") or "{}").get("numRecords", 0))
 
-    def remove(self) -> Action:
-        told = {"path": self.path, "deletionTimestamp": now_ms(), "dataChange": True, "extendedFileMetadata": True}
+    def remove(self, *, is_change: bool = True) -> Action:
+        """``is_change``: its rows are not all in what is added with it."""
+        told = {"path": self.path, "deletionTimestamp": now_ms(), "dataChange": is_change, "extendedFileMetadata": True}
         told |= {"partitionValues": {}, "size": self.size}
         return {"remove": told | ({} if self.vector is None else {"deletionVector": self.vector})}
 

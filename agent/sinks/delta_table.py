@@ -20,6 +20,7 @@ from pyarrow import fs
 
 from agent.errors import SinkConfigError, SinkFencedError
 from agent.ports import FlushTask
+from agent.sinks import delta_schema
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records import SinkMode, TableRecord
 
@@ -184,6 +185,11 @@ def arrow_schema(table: DeltaTable) -> pa.Schema:
 
 def to_arrow(schema: Schema) -> pa.Schema:
     return pa.schema(schema.to_arrow())
+
+
+def plain_schema(schema: Schema) -> pa.Schema:
+    """As our own files have it."""
+    return pa.schema([pa.field(item.name, delta_schema.plain_type(item.type)) for item in to_arrow(schema)])
 
 
 def writer_properties(table: DeltaTable) -> WriterProperties:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from agent.errors import SinkError
-from agent.sinks import delta_disk, delta_table
+from agent.sinks import delta_compact, delta_disk, delta_table
 from agent.sinks.delta_table import TablePlace
 
 _TARGET_FILE_BYTES = 32 << 20
@@ -72,27 +72,40 @@ def begin_if_due(place: TablePlace, *, retention_s: int) -> threading.Thread | N
 
 def _run(place: TablePlace, *, compact: bool, vacuum: bool) -> None:
     try:
-        table = place.opened()
-        first = table.version() + 1
         if compact:
-            compact_small_files(table)
+            compact_small_files(place)
         if vacuum:
+            table = place.opened()
+            first = table.version() + 1
             remove_replaced_files(table)
-        delta_disk.sync_commits(place, first)
+            delta_disk.sync_commits(place, first)
     except (DeltaError, SinkError, OSError) as error:
         _log.info("table upkeep gave way", table=str(place), reason=str(error).splitlines()[0])
     finally:
         _busy.release()
 
 
-def compact_small_files(table: DeltaTable) -> int:
+def compact_small_files(place: TablePlace) -> int:
     """Put small files together when there are many; how many there were."""
+    small = delta_compact.compact(
+        place, small_bytes=_SMALL_FILE_BYTES, files_max=_SMALL_FILES_MAX, target_bytes=_TARGET_FILE_BYTES
+    )
+    if small is None:
+        small = _compact_by_delta_rs(place)
+    if small > _SMALL_FILES_MAX:
+        _log.info("compacted", table=str(place), files=small)
+    return small
+
+
+def _compact_by_delta_rs(place: TablePlace) -> int:
+    table = place.opened()
+    first = table.version() + 1
     sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
     small = int(sum(size < _SMALL_FILE_BYTES for size in sizes))
     if small > _SMALL_FILES_MAX:
         properties = delta_table.writer_properties(table)
         table.optimize.compact(target_size=_TARGET_FILE_BYTES, max_concurrent_tasks=1, writer_properties=properties)
-        _log.info("compacted", table=table.table_uri, files=small)
+        delta_disk.sync_commits(place, first)
     return small
 
 

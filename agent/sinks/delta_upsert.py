@@ -42,7 +42,6 @@ _SMALL_MAX = 24
 #: a file is written anew when more of its rows are gone: this share of them, or this many, as its vector grows
 _GONE_SHARE = 0.25
 _GONE_MAX = 1 << 16
-_BATCH_ROWS = 1 << 17
 _KEYS_BYTES_MAX = 48 << 20
 
 
@@ -89,7 +88,7 @@ def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
 
 def fits(log: TableLog, upserts: pa.Table) -> bool:
     """Whether the table has just the columns of ``upserts`` (where these are any rows), and files as we write them."""
-    stored = _stored_schema(log)
+    stored = delta_table.plain_schema(log.schema())
     is_same = set(upserts.schema.names) == set(stored.names) and all(
         stored.field(item.name).type == item.type for item in upserts.schema
     )
@@ -104,11 +103,6 @@ def is_new(net: NetChanges, task: FlushTask) -> bool:
 def _is_ours(file: LiveFile) -> bool:
     is_inside = "://" not in file.path and not file.path.startswith("/")
     return is_inside and (file.vector is None or file.vector["storageType"] == "i")
-
-
-def _stored_schema(log: TableLog) -> pa.Schema:
-    stored = delta_table.to_arrow(log.schema())
-    return pa.schema([pa.field(item.name, delta_schema.plain_type(item.type)) for item in stored])
 
 
 def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) -> bool:
@@ -131,7 +125,7 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
     merged = small if len(small) > _SMALL_MAX else []
     if not log.takes_vectors:
         merged = [item for item in thinned if item.is_touched or item in merged]
-    schema = _stored_schema(log)
+    schema = delta_table.plain_schema(log.schema())
     new = [upserts.select(schema.names)] if upserts.num_rows else []
     contents = chain(*(_rest(place, item, schema) for item in merged), new)
     changed = _Changed([_written(place, task, schema, contents)], [item.file.remove() for item in merged])
@@ -176,7 +170,7 @@ class _Changed:
         if item.is_empty:
             return
         if item.is_worn or not log.takes_vectors:
-            schema = _stored_schema(log)
+            schema = delta_table.plain_schema(log.schema())
             self.files.append(_written(place, task, schema, _rest(place, item, schema)))
         else:
             self.actions.append(_thinner(item))
@@ -237,20 +231,7 @@ def _written(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iter
 
 def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of a file that are not gone."""
-    at, gone = 0, item.gone
-    with pq.ParquetFile(_path(place, item.file)) as parquet:
-        for batch in parquet.iter_batches(_BATCH_ROWS, use_threads=False):
-            columns = [
-                batch.column(field.name).cast(field.type)
-                if field.name in batch.schema.names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in schema
-            ]
-            stays = np.ones(batch.num_rows, np.bool_)
-            first, end = np.searchsorted(gone, (at, at + batch.num_rows))
-            stays[gone[first:end] - at] = False
-            yield pa.Table.from_arrays(columns, schema=schema).filter(pa.array(stays))
-            at += batch.num_rows
+    return delta_files.read_file(place, item.file.path, schema, without=item.gone)
 
 
 def _path(place: TablePlace, file: LiveFile) -> str:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from agent.sinks import delta_upkeep, delta_upsert, open_sink
 from agent.sinks.delta import DeltaSink
+from agent.sinks.delta_table import TablePlace
 from reactor.ids import Ts
 from reactor.records import SinkMode
 from tests.integration.test_delta_sink import KEYED, flush, task
@@ -58,15 +59,16 @@ def test_a_merge_finds_every_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found.num_rows == len(keys)
 
 
+@pytest.mark.parametrize("compact", [delta_upkeep.compact_small_files, delta_upkeep._compact_by_delta_rs])
 def test_what_is_put_together_has_no_bounds_of_decimals_and_floats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compact: Callable[[TablePlace], int]
 ) -> None:
     monkeypatch.setattr(delta_upkeep, "_SMALL_FILES_MAX", 1)
     columns = pa.schema([("id", pa.int64()), ("a.b", pa.decimal128(20, 4)), ("f", pa.float32()), ("day", pa.date32())])
     sink = loaded(tmp_path, SinkMode.CHANGELOG, columns, [(1, Decimal("9995382110853876.3463"), 0.5, 1)])
     flush(sink, task(sink, 100, 110), changes([insert(2, None, float("nan"), 2)], arrow=columns))
     place = sink.place("public", "t")
-    delta_upkeep.compact_small_files(place.opened())
+    assert compact(place) == 2
     [add] = [line["add"] for line in _last_commit(place.location) if "add" in line]
     stats = json.loads(add["stats"])
     assert stats["numRecords"] == 2
