@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -106,6 +107,7 @@ class TableRules:
         return not decisive.startswith("!")
 
 
+@lru_cache(maxsize=4096)  # conditions take half a millisecond to read, and every flush of every table asks
 def rules_for(config: FilterConfig, schema_name: str, table: str) -> TableRules:
     """:raises FilterError: a rule that cannot be read."""
     events: set[str] = set()
