@@ -61,6 +61,19 @@ async def test_a_new_column_comes_with_what_old_rows_hold(rig: SyncRig) -> None:
     assert change.fills == {"n": "7", "s": "it's"}
 
 
+async def test_defaults_of_a_table_that_was_written_anew_read_as_rows_do(rig: SyncRig) -> None:
+    """The generated column has it written anew: then the defaults themselves are all that tells."""
+    [change] = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        "ALTER TABLE a ADD yes bool NOT NULL DEFAULT true, ADD host inet NOT NULL DEFAULT '10.0.0.1', "
+        "ADD c char(4) NOT NULL DEFAULT 'ab', ADD n numeric(40,2) NOT NULL DEFAULT 3.5, "
+        "ADD list int[] NOT NULL DEFAULT '{1,2}', ADD twice int GENERATED ALWAYS AS (id * 2) STORED; "
+        "INSERT INTO a VALUES (2)",
+    )
+    assert change.fills == {"yes": "t", "host": "10.0.0.1", "c": "ab  ", "n": "3.50", "list": "{1,2}"}
+
+
 async def test_renamed_dropped_retyped(rig: SyncRig) -> None:
     [change] = await changes_of(
         rig,

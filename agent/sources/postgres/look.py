@@ -17,7 +17,7 @@ from agent.sources.postgres.preflight import key_of
 
 _COLUMNS_SQL: Final = """
 SELECT a.attname, a.attnum::int4, a.atthasmissing, (a.attmissingval::text::text[])[1],
-       a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
+       a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), pg_catalog.format_type(a.atttypid, a.atttypmod)
   FROM pg_catalog.pg_attribute a
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
  WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -51,7 +51,8 @@ def look_at(connection: Connection, table_id: int) -> Look:
     if not rows:
         return Look()
     fills = {str(row[0]): row[3] for row in rows if row[2] == "t" and row[3] is not None}
-    fills |= _constants(connection, {str(row[0]): row[5] or "" for row in rows if row[2] != "t" and row[4] == "t"})
+    rewritten = {str(row[0]): (row[5] or "", str(row[6])) for row in rows if row[2] != "t" and row[4] == "t"}
+    fills |= _constants(connection, rewritten)
     return Look(
         is_there=True,
         places={str(row[0]): int(row[1] or 0) for row in rows},
@@ -61,10 +62,12 @@ def look_at(connection: Connection, table_id: int) -> Look:
     )
 
 
-def _constants(connection: Connection, defaults: Mapping[str, str]) -> dict[str, str]:
-    """The values of those that are constants, in text."""
-    constants = {name: text for name, text in defaults.items() if _CONSTANT.fullmatch(text)}
+def _constants(connection: Connection, defaults: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """The values of those that are constants, as a row would have them. ``defaults``: expression and column's type."""
+    constants = {name: default for name, default in defaults.items() if _CONSTANT.fullmatch(default[0])}
     if not constants:
         return {}
-    [values] = connection.query("SELECT " + ", ".join(f"({text})::text" for text in constants.values()))
+    # a cast to text is not what the stream sends: true is t there, and an address of one host has no mask
+    sent = (f"pg_catalog.format('%s', ({text})::{type_name})" for text, type_name in constants.values())
+    [values] = connection.query("SELECT " + ", ".join(sent))
     return {name: value for name, value in zip(constants, values, strict=True) if value is not None}
