@@ -74,6 +74,13 @@ class TableRules:
             return schema
         return replace(schema, columns=tuple(item for item in schema.columns if self._wants(item.name)))
 
+    @property
+    def leaves_rows(self) -> bool:
+        """Whether a row may stay that the source has no longer: its key may be inserted again."""
+        return bool(
+            self.events & {"update", "delete", _TRUNCATE} or self.updates_new or self.updates_old or self.deletes
+        )
+
     def expressions(self) -> tuple[Expression, ...]:
         return (*self.inserts, *self.updates_new, *self.updates_old, *self.deletes)
 

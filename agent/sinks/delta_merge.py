@@ -8,7 +8,7 @@ Two cases need no search. After a TRUNCATE nothing of the span is there to be fo
 is kept: ``delta_truncate``). And where every key of the range begins with an INSERT, the source itself vouches (its key
 is unique, and the sink stands exactly where the range begins) that the table has none of them: they are appended. This
 holds from ``TableRecord.consistent_ts`` on; before it, and whenever a changefeed is rewound, the range may replay what
-the sink has, so it is merged.
+the sink has, so it is merged. So it is where a filter has left rows that the source has no longer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -77,8 +77,7 @@ def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChange
     name = f"{task.table.schema_name}.{task.table.name}"
     upserts = delta_schema.delta_table(net.upserts)
     delta_commit.add_fields(table, Schema.from_arrow(upserts.schema), name=name)
-    is_replayed = task.from_ts < task.table.consistent_ts
-    if net.is_truncated or (net.is_insert_only and not is_replayed):
+    if net.is_truncated or delta_upsert.is_new(net, task):
         rest = delta_truncate.write_rest(table, place, task, source) if _leaves_rest(task, net) else []
         _append(table, place, task, upserts, rest, is_truncate=net.is_truncated)
         return True

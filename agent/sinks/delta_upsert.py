@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from agent import event_filter
 from agent.changes import NetChanges, key_codes
 from agent.ports import FlushTask
 from agent.sinks import delta_commit, delta_files, delta_log, delta_schema, delta_stored, delta_table, delta_vectors
@@ -96,8 +97,11 @@ def fits(log: TableLog, upserts: pa.Table) -> bool:
 
 
 def is_new(net: NetChanges, task: FlushTask) -> bool:
-    """The source itself says that the table has none of these keys (see ``delta_merge``)."""
-    return net.is_insert_only and task.from_ts >= task.table.consistent_ts
+    """The source itself says that the table has none of these keys (see ``delta_merge``), and no filter has left it
+    some."""
+    if not net.is_insert_only or task.from_ts < task.table.consistent_ts:
+        return False
+    return not event_filter.rules_for(task.filter, task.table.schema_name, task.table.name).leaves_rows
 
 
 def _is_ours(file: LiveFile) -> bool:

@@ -17,7 +17,7 @@ from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
 from agent.parts import Flushed, FlushLimits, SpanPosition
 from agent.ports import FlushTask
-from agent.sinks import open_sink
+from agent.sinks import delta_upsert, open_sink
 from agent.sinks.delta_changelog import changelog_rows
 from agent.sources.postgres.types import arrow_schema
 from agent.spark import SparkExecutor
@@ -117,6 +117,30 @@ def test_what_a_changefeed_leaves_out_never_arrives(tmp_path: Path, mode: SinkMo
     else:
         found = rig.rows("_commit_version", "_change_type", "id", "name", "big")
         assert [(row[0], *row[2:]) for row in found] == [(110, 1, "a", None), (130, 1, "b", None)]
+
+
+@pytest.mark.parametrize(
+    ("ignored", "events"),
+    [
+        (EventFilter(ignore_event=("delete",)), [deleted(110, 1, None, None)]),
+        (EventFilter(ignore_event=("truncate table",)), [truncated(110)]),
+        (EventFilter(ignore_delete_value_expr="id = 1"), [deleted(110, 1, None, None)]),
+        (EventFilter(ignore_update_new_value_expr="id = 2"), [updated(110, 2, "a", "x", old_key=(1, None, None))]),
+    ],
+    ids=["deletes", "truncate", "some deletes", "a key that changes"],
+)
+@pytest.mark.parametrize("small_bytes", [delta_upsert._SMALL_BYTES, 0], ids=["small", "merged"])
+def test_a_row_that_a_filter_leaves_is_replaced_when_its_key_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: EventFilter, events: list[Event], small_bytes: int
+) -> None:
+    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", small_bytes)
+    rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
+    rig.context = replace(rig.context, filter=FilterConfig(event_filters=(ignored,)))
+    rig.append(105, inserted(103, 1, "a", "x"), inserted(103, 3, "c", "z"))
+    rig.flush()
+    rig.append(140, *events, inserted(120, 1, "b", "y"))
+    rig.flush()
+    assert rig.rows() == [(1, "b", "y"), (3, "c", "z")]
 
 
 def test_a_flush_is_incremental(tmp_path: Path) -> None:
