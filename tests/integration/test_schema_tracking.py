@@ -95,6 +95,28 @@ async def test_names_that_change_places_and_names_that_come_back(rig: SyncRig) -
     assert (again.renames, again.added) == ({}, ("v",))
 
 
+async def test_a_name_that_is_another_columns_by_now_tells_nothing_of_the_one_before(rig: SyncRig) -> None:
+    """The catalog is that of today: its default is of the second n, which has another type."""
+    first, second = await changes_of(
+        rig,
+        "ALTER TABLE a ADD n int; INSERT INTO a VALUES (1, 'v', 'b', 5)",
+        "ALTER TABLE a DROP n; ALTER TABLE a ADD n text DEFAULT 'none'; INSERT INTO a VALUES (2)",
+    )
+    assert (first.added, first.fills) == (("n",), {})
+    assert (second.added, second.renames, second.fills) == (("n",), {}, {"n": "none"})
+
+
+async def test_names_that_change_places_are_known_when_one_is_gone_since(rig: SyncRig) -> None:
+    swap, again = await changes_of(
+        rig,
+        "ALTER TABLE a RENAME v TO x; ALTER TABLE a RENAME big TO v; ALTER TABLE a RENAME x TO big;"
+        "INSERT INTO a VALUES (1)",
+        "ALTER TABLE a DROP v; ALTER TABLE a ADD v int DEFAULT 3; INSERT INTO a VALUES (2)",
+    )
+    assert (swap.renames, swap.added) == ({"v": "big", "big": "v"}, ())
+    assert (again.renames, again.added, again.fills) == ({}, ("v",), {"v": "3"})
+
+
 async def test_the_change_is_at_its_transactions_ts_with_rows_on_both_sides(rig: SyncRig) -> None:
     rig.execute("BEGIN; INSERT INTO a VALUES (1); ALTER TABLE a ADD n int; INSERT INTO a VALUES (2); COMMIT")
     async with rig.running():

@@ -9,15 +9,18 @@ columns of which that is certain.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent.schema import Column, TableSchema
+from agent.sources.postgres import types
 from agent.sources.postgres.connection import Connection
 from agent.sources.postgres.preflight import key_of
 
 _COLUMNS_SQL: Final = """
 SELECT a.attname, a.attnum::int4, a.atthasmissing, (a.attmissingval::text::text[])[1],
-       a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), pg_catalog.format_type(a.atttypid, a.atttypmod)
+       a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), pg_catalog.format_type(a.atttypid, a.atttypmod),
+       a.atttypid::int8
   FROM pg_catalog.pg_attribute a
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
  WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -35,7 +38,7 @@ class Look:
     """A table in the catalog of today; ``is_there`` False when it is gone.
 
     ``fills``: column → what rows without a value of it hold, in text. ``untold``: not NULL in them, but not told.
-    ``key``: what upserts go by.
+    ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
     """
 
     is_there: bool = False
@@ -43,6 +46,17 @@ class Look:
     fills: dict[str, str] = field(default_factory=dict)
     untold: frozenset[str] = frozenset()
     key: tuple[str, ...] = ()
+    types: dict[str, int] = field(default_factory=dict)
+
+    def at(self, declared: TableSchema) -> "Look":
+        """Without what it says of columns that have another type by now: that may be another column of the name."""
+        alike = {column.name for column in declared.columns if self.types.get(column.name) == column.type_id}
+        return replace(
+            self,
+            places={name: place for name, place in self.places.items() if name in alike},
+            fills={name: value for name, value in self.fills.items() if name in alike},
+            untold=self.untold & alike,
+        )
 
 
 def look_at(connection: Connection, table_id: int) -> Look:
@@ -59,7 +73,13 @@ def look_at(connection: Connection, table_id: int) -> Look:
         fills=fills,
         untold=frozenset(str(row[0]) for row in rows if row[4] == "t" and str(row[0]) not in fills),
         key=key_of(connection, table_id),
+        types=_types(connection, {str(row[0]): int(row[7] or 0) for row in rows}),
     )
+
+
+def _types(connection: Connection, found: Mapping[str, int]) -> dict[str, int]:
+    user_types = types.read_user_types(connection.query(types.USER_TYPES_SQL))
+    return {name: types.resolve_column(Column(name, oid, -1), user_types).type_id for name, oid in found.items()}
 
 
 def _constants(connection: Connection, defaults: Mapping[str, tuple[str, str]]) -> dict[str, str]:

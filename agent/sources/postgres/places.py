@@ -22,8 +22,8 @@ def placed(known: TableSchema, declared: TableSchema, catalog: Mapping[str, int]
     """``declared`` with its columns' numbers. ``catalog``: those of today, by name."""
     today = [catalog.get(column.name, 0) for column in declared.columns]
     numbers = _by_name(known, declared, today)
-    if not _is_in_order(numbers) and _is_in_order(today):
-        numbers = today
+    if not _is_in_order(numbers) and _is_in_order(told := _completed(known, today)):
+        numbers = told
     columns = (replace(column, place=place) for column, place in zip(declared.columns, numbers, strict=True))
     return replace(declared, columns=tuple(columns))
 
@@ -37,6 +37,16 @@ def _by_name(known: TableSchema, declared: TableSchema, today: Sequence[int]) ->
         if not number:
             number = _by_place(known, declared, at) or 1 + max([last, *found])
         found.append(number)
+    return found
+
+
+def _completed(known: TableSchema, today: Sequence[int]) -> list[int]:
+    """What the catalog does not know is the next column that was there, as the order has it."""
+    numbers = sorted({column.place for column in known.columns} - set(today))
+    found: list[int] = []
+    for number in today:
+        last = found[-1] if found else 0
+        found.append(number or next((free for free in numbers if free > last), last + 1))
     return found
 
 

@@ -73,7 +73,9 @@ class SchemaTracker:
         table_id = declared.table_id
         known = self.known[table_id]
         if known.schema is None:
-            after = KnownTable(known.record, places.placed(declared, declared, self._look(table_id).places))
+            after = KnownTable(
+                known.record, places.placed(declared, declared, self._look(table_id).at(declared).places)
+            )
         elif _is_same(known.schema, declared):
             after = KnownTable(known.record, places.placed(known.schema, declared, {}))
         else:
@@ -93,7 +95,7 @@ class SchemaTracker:
         return tuple(DdlRecord(ts=ts, changes=changes) for ts, changes in found if changes)
 
     def _change(self, known: KnownTable, schema: TableSchema, declared: TableSchema, ts: Ts) -> TableSchema:
-        look = self._look(declared.table_id)
+        look = self._look(declared.table_id).at(declared)
         after_schema = places.placed(schema, declared, look.places)
         record = known.record.with_(
             schema_name=declared.schema_name, name=declared.name, key=_key(known.record.key, declared, look)

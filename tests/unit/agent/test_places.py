@@ -32,6 +32,8 @@ def names(*columns: str) -> TableSchema:
         (names("id", "b", "a"), {"id": 1, "b": 2, "a": 4}, {"b": "a", "a": "b"}, ()),
         # renamed once more since: told by place
         (names("id", "x", "b"), {"id": 1, "y": 2, "b": 4}, {"x": "a"}, ()),
+        # names that changed places, and one of the columns is gone since
+        (names("id", "b", "a"), {"id": 1, "b": 2}, {"b": "a", "a": "b"}, ()),
         # dropped since: a new one
         (names("id", "a", "b", "c"), {"id": 1, "a": 2, "b": 4}, {}, ("c",)),
         # the table is gone
