@@ -8,6 +8,7 @@ import pytest
 from agent.schema import TableSchema
 from agent.sources.postgres.catalog import read_schemas
 from agent.sources.postgres.connection import connect
+from agent.sources.postgres.look import look_at
 from capture.embedded import EmbeddedPostgres
 from reactor.records import SchemaChangeKind, TableChange
 from tests.integration.sync_rig import SyncRig, drop_slots, make_rig
@@ -72,6 +73,17 @@ async def test_defaults_of_a_table_that_was_written_anew_read_as_rows_do(rig: Sy
         "INSERT INTO a VALUES (2)",
     )
     assert change.fills == {"yes": "t", "host": "10.0.0.1", "c": "ab  ", "n": "3.50", "list": "{1,2}"}
+
+
+async def test_a_default_that_may_or_may_not_be_in_the_rows_is_known_to_be_untold(rig: SyncRig) -> None:
+    rig.execute(
+        "ALTER TABLE a ADD n int DEFAULT 7, ADD r float DEFAULT random(), ADD t text, "
+        "ADD twice int GENERATED ALWAYS AS (id * 2) STORED"
+    )
+    with connect(rig.uri) as connection:
+        look = look_at(connection, rig.tables[0].table_id)
+    assert not look.fills
+    assert look.untold - {"id"} == {"n", "r"}
 
 
 async def test_renamed_dropped_retyped(rig: SyncRig) -> None:

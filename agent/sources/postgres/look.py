@@ -3,8 +3,8 @@
 ``ADD COLUMN … DEFAULT`` writes no row: what the rows that were there now hold stands in the catalog alone, until
 something rewrites the table. From then on only the default itself tells it, if that is a constant (and was not set to
 another one since) and the column may not be NULL: one that may be can have got its default later than its rows. Where
-the default is not one value for all rows (``random()``, a sequence), what they hold is told nowhere: ``untold`` has the
-columns of which that is certain.
+the default is not one value for all rows (``random()``, a sequence), what they hold is told nowhere: ``untold`` has
+those columns, and those that may be NULL, which hold their default or NULL.
 """
 
 import re
@@ -37,8 +37,8 @@ _CONSTANT: Final = re.compile(
 class Look:
     """A table in the catalog of today; ``is_there`` False when it is gone.
 
-    ``fills``: column → what rows without a value of it hold, in text. ``untold``: not NULL in them, but not told.
-    ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
+    ``fills``: column → what rows without a value of it hold, in text. ``untold``: perhaps not NULL in them, but
+    not told. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
     """
 
     is_there: bool = False
@@ -71,7 +71,7 @@ def look_at(connection: Connection, table_id: int) -> Look:
         is_there=True,
         places={str(row[0]): int(row[1] or 0) for row in rows},
         fills=fills,
-        untold=frozenset(str(row[0]) for row in rows if row[4] == "t" and str(row[0]) not in fills),
+        untold=frozenset(str(row[0]) for row in rows if (row[4] == "t" or row[5]) and str(row[0]) not in fills),
         key=key_of(connection, table_id),
         types=_types(connection, {str(row[0]): int(row[7] or 0) for row in rows}),
     )
