@@ -13,22 +13,21 @@ from typing import Protocol
 import structlog
 from anyio import CapacityLimiter, to_thread
 
-from agent import diff, event_filter
+from agent import diff
 from agent.errors import LogStorageMismatchError, SinkConfigError
 from agent.feed_parts import Feed, FeedParts
 from agent.log.storage import claim
 from agent.parts import Parts
 from agent.ports import SpanCut
-from agent.sinks import open_sink
-from agent.sources import open_source
-from agent.sources.source import ComparisonSnapshot, Identity, Position, Scope, Source
+from agent.sources.source import ComparisonSnapshot, Identity, Position
 from agent.spark import SparkExecutor
 from agent.units import readers
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
+from capture.first_look import check_first
 from capture.hosting import Plant
 from capture.schema_work import SchemaWork
-from capture.secrets import Keeper, resolve
+from capture.secrets import Keeper
 from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
 from owner.scheduler.spans import even_spans
 from reactor import failpoints, keys
@@ -37,7 +36,7 @@ from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FilterConfig, LogHead, TableCut, TableRecord, UnitRecord
+from reactor.records import ChangefeedInfo, LogHead, TableCut, TableRecord, UnitRecord
 from reactor.state import ClusterState
 
 _log = structlog.get_logger()
@@ -137,7 +136,7 @@ class RealWorks:
         return _RealLifeWorks(self, client, capture, state)
 
     async def check(self, spec: ChangefeedSpec) -> None:
-        await to_thread.run_sync(partial(_check, spec, self._settings.cluster_id), abandon_on_cancel=True)
+        await to_thread.run_sync(partial(check_first, spec, self._settings.cluster_id), abandon_on_cancel=True)
 
     async def recorded(self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:
         return await to_thread.run_sync(_recorded, self.feed(info), unit, cuts, abandon_on_cancel=True)
@@ -338,23 +337,6 @@ class _RealLifeWorks:
 
 def build_works(settings: ServerSettings) -> Works:
     return RealWorks(settings)
-
-
-def _check(spec: ChangefeedSpec, cluster_id: str) -> None:
-    """Everything that can be found out before anything is made."""
-    sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
-    scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)
-    source = open_source(resolve(spec.source_uri), scope)
-    found = source.check()
-    _check_filter(source, found.tables, spec.config.filter)
-    sink.check(found.tables)
-
-
-def _check_filter(source: Source, tables: Sequence[TableRecord], filter: FilterConfig) -> None:
-    if filter.event_filters or filter.column_selectors:
-        schemas = source.read_schemas([table.table_id for table in tables])
-        for table in tables:
-            event_filter.check(filter, schemas[table.table_id], key=table.key)
 
 
 def _recorded(feed: Feed, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from agent.errors import PositionLostError, SinkConfigError, SinkFencedError, SourceUnreachableError
+from agent.ports import SpanCut
 from agent.sinks import open_sink
 from agent.sources.postgres.connection import connect
 from agent.sources.postgres.identity import read_identity
+from agent.sources.source import Identity, Scope, SourceReport
 from agent.units.load import create_empty
+from capture import first_look
+from capture.cluster import ChangefeedSpec
 from capture.config import load_server_settings
 from capture.embedded import EmbeddedPostgres
 from capture.embedded.places import free_port
@@ -21,7 +25,7 @@ from reactor import keys
 from reactor.effects import CutSink, ReadSink
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import ChangefeedInfo, SinkMode, TableCut, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records import ChangefeedInfo, Mode, SinkMode, TableCut, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.state import ClusterState
 from tests.integration.pgoutput_build import TABLE
 
@@ -48,6 +52,36 @@ async def test_a_sink_tells_what_it_records_also_at_another_place(tmp_path: Path
     assert await works.recorded(feed(works), UNIT, {}) == (), "nothing is recorded there"
     with pytest.raises(SinkConfigError, match=r"the sink holds no table public\.t of changefeed feed; bring it there"):
         await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/empty"), UNIT, {})
+
+
+class _AnySource:
+    """Fit to be replicated."""
+
+    def __init__(self, uri: str, scope: Scope) -> None:
+        pass
+
+    def check(self) -> SourceReport:
+        return SourceReport(Identity("1", 1), (RECORD,))
+
+
+@pytest.mark.parametrize("spans", [1, 2])
+async def test_what_a_removed_changefeed_has_left_is_found_before_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spans: int
+) -> None:
+    works = works_with_a_table(tmp_path)
+    monkeypatch.setattr(first_look, "open_source", _AnySource)
+    spec = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://h/d", sink_uri=f"delta+file://{tmp_path}/lake")
+    if spans > 1:
+        sink = open_sink(spec.sink_uri, changefeed="c/feed", mode=SinkMode.UPSERT)
+        sink.cut(RECORD, SpanCut((SPAN,), even_spans(TABLE.table_id, spans), Ts(100), 1))
+    for mode in (Mode.ALL, Mode.FULL):
+        with pytest.raises(
+            SinkConfigError, match=r"the sink still holds public\.t of an earlier changefeed of this name"
+        ):
+            await works.check(spec.model_copy(update={"mode": mode}))
+    await works.check(spec.model_copy(update={"mode": Mode.INCREMENTAL}))
+    shutil.rmtree(tmp_path / "lake")
+    await works.check(spec)
 
 
 async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
