@@ -100,6 +100,29 @@ def test_each_grant_that_is_missing_is_named_and_cures(server: EmbeddedMariaDB) 
     ]
 
 
+def test_all_that_is_missing_is_named_at_once(server: EmbeddedMariaDB) -> None:
+    server.execute("CREATE USER poorest@'127.0.0.1' IDENTIFIED BY 'pw'")
+    server.execute("GRANT SELECT (a) ON shop.orders TO poorest@'127.0.0.1'")
+    server.execute("SET GLOBAL binlog_format = 'MIXED'")
+    server.execute("SET GLOBAL binlog_expire_logs_seconds = 60")
+    with pytest.raises(SourceConfigError, match="has binlog_format = MIXED; run") as caught:
+        _check(server, uri=f"mysql://poorest:pw@127.0.0.1:{server.port}/")
+    text = str(caught.value)
+    assert "\n" not in text
+    cures = re.findall(r"run: ((?:GRANT|SET GLOBAL) .*?)(?: \(|, or|; |$)", text)
+    for cure in cures:
+        server.execute(cure)
+    assert _check(server, uri=f"mysql://poorest:pw@127.0.0.1:{server.port}/").tables
+    assert [cure.partition(" TO ")[0] for cure in cures] == [
+        "SET GLOBAL binlog_format = 'ROW'",
+        "SET GLOBAL binlog_expire_logs_seconds = 604800",
+        "GRANT REPLICATION CLIENT ON *.*",
+        "GRANT REPLICATION SLAVE ON *.*",
+        "GRANT SELECT ON `shop`.`orders`",
+        *([] if is_mariadb(server) else ["GRANT RELOAD ON *.*"]),
+    ]
+
+
 @pytest.mark.parametrize(
     ("setting", "wrong", "message"),
     [

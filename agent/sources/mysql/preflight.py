@@ -1,7 +1,8 @@
 """What is looked at before a changefeed is created, so that it does not fail an hour later: the server and its tables.
 
-Nothing is changed at the source. The first thing that does not fit is raised, in the order in which a person would mend
-it: connection, server, settings, privileges, then the tables. What works, but not as well as it might, is logged.
+Nothing is changed at the source. All settings and privileges that do not fit are told in one line, with the first table
+that does not; where there is no connection or no binlog nothing else is asked. What works, but not as well as it might,
+is logged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import SourceAuthError, SourceConfigError, TableIneligibleError
+from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError
 from agent.filters import TableFilter
 from agent.sources.mysql import grants
 from agent.sources.mysql.cascades import unlogged_cascades
@@ -47,19 +48,32 @@ def check_source(
     with connect(source) as connection:
         settings = _Settings(connection)
         _check_server(connection)
-        _check_settings(settings)
-        grants.check_may_monitor(connection)
-        grants.check_may_replicate(connection)
-        _check_replica(connection, settings)
-        tables = find_tables(connection, wanted)
+        _check_binlog(settings)
+        missing = _Missing()
+        for check in (_check_format, _check_server_id, _check_expiry, _check_images):
+            with missing:
+                check(settings)
+        tables: Sequence[FoundTable] = ()
+        with missing:
+            tables = find_tables(connection, wanted)
         names = [(table.record.schema_name, table.record.name) for table in tables]
-        _check_logged(connection, names)
-        grants.check_may_read(connection, names)
-        if not connection.is_mariadb:
-            grants.check_may_lock(connection, names)
-        has_full_images = settings.get("binlog_row_image", "FULL") == "FULL"
-        for table in tables:
-            _check_table(table, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
+        with missing:
+            grants.check_may_monitor(connection)
+            _check_logged(connection, names)
+        with missing:
+            grants.check_may_replicate(connection)
+        with missing:
+            _check_replica(connection, settings)
+        with missing:
+            grants.check_may_read(connection, names)
+        with missing:
+            if not connection.is_mariadb:
+                grants.check_may_lock(connection, names)
+        with missing:
+            has_full_images = settings.get("binlog_row_image", "FULL") == "FULL"
+            for table in tables:
+                _check_table(table, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
+        missing.refuse()
         if cascades := unlogged_cascades(connection, names):
             _log.warning(
                 "rows that a foreign key deletes or changes (ON DELETE CASCADE and its like) are not in this server's "
@@ -68,6 +82,28 @@ def check_source(
             )
         read_schemas(connection, names)
         return SourceReport(read_identity(connection), tuple(table.record for table in tables))
+
+
+class _Missing:
+    """Collects what the blocks that are run in it refuse, so that all of it can be mended at once."""
+
+    def __init__(self) -> None:
+        self._found: list[SourceError] = []
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, SourceError) or error.retryable:
+            return False
+        self._found.append(error)
+        return True
+
+    def refuse(self) -> None:
+        """:raises SourceError: of the kind of the first, with the words of all."""
+        if self._found:
+            first = self._found[0]
+            raise type(first)("; also: ".join(map(str, self._found))) from first
 
 
 class _Settings:
@@ -97,22 +133,35 @@ def _check_server(connection: Connection) -> None:
         raise SourceConfigError(f"{target} runs {kind} {version}; Weir needs {number} or newer: upgrade it")
 
 
-def _check_settings(settings: _Settings) -> None:
-    target = settings.target
+def _check_binlog(settings: _Settings) -> None:
     if settings.get("log_bin", "OFF") not in ("ON", "1"):
-        raise SourceConfigError(f"{target} writes no binlog; set log_bin = binlog in its configuration and restart it")
+        raise SourceConfigError(
+            f"{settings.target} writes no binlog; set log_bin = binlog in its configuration and restart it"
+        )
+
+
+def _check_format(settings: _Settings) -> None:
     if (form := settings.get("binlog_format", "ROW")) != "ROW":
         raise SourceConfigError(
-            f"{target} has binlog_format = {form}; run: SET GLOBAL binlog_format = 'ROW' (and set it in its "
+            f"{settings.target} has binlog_format = {form}; run: SET GLOBAL binlog_format = 'ROW' (and set it in its "
             "configuration), then have its clients connect anew: sessions keep the format they began with"
         )
+
+
+def _check_server_id(settings: _Settings) -> None:
     if settings.get("server_id", "1") == "0":
-        raise SourceConfigError(f"{target} has server_id = 0; run: SET GLOBAL server_id = 1 (or another number)")
-    _check_expiry(settings)
+        raise SourceConfigError(
+            f"{settings.target} has server_id = 0; run: SET GLOBAL server_id = 1 (or another number)"
+        )
+
+
+def _check_images(settings: _Settings) -> None:
+    """Of rows, and what names their columns."""
     if (image := settings.get("binlog_row_image", "FULL")) != "FULL":
         if "PARTIAL_JSON" in settings.get("binlog_row_value_options", ""):
             raise SourceConfigError(
-                f"{target} logs what has changed in a JSON document, and not that (binlog_row_image = {image}); "
+                f"{settings.target} logs what has changed in a JSON document, and not that "
+                f"(binlog_row_image = {image}); "
                 "run: SET GLOBAL binlog_row_value_options = '' (or binlog_row_image = 'FULL')"
             )
         _log.warning(
