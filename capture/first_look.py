@@ -9,6 +9,7 @@ from agent.sinks import open_sink
 from agent.sources import open_source
 from agent.sources.source import Scope, Source
 from capture.cluster import ChangefeedSpec
+from capture.errors import ConfigError
 from capture.secrets import resolve
 from reactor.ids import TableSpan
 from reactor.records import FilterConfig, Mode, TableRecord
@@ -16,6 +17,10 @@ from reactor.records import FilterConfig, Mode, TableRecord
 
 def check_first(spec: ChangefeedSpec, cluster_id: str) -> None:
     """:raises WeirError: source or sink say why this changefeed cannot be."""
+    if spec.mode is Mode.LOAD_SYNC:
+        raise ConfigError(
+            "mode load-sync begins with a dump that is there, and a new changefeed has none; use mode all"
+        )
     sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
     scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)
     source = open_source(resolve(spec.source_uri), scope)

@@ -18,6 +18,7 @@ from capture.cluster import ChangefeedSpec
 from capture.config import load_server_settings
 from capture.embedded import EmbeddedPostgres
 from capture.embedded.places import free_port
+from capture.errors import ConfigError
 from capture.works import RealWorks
 from owner.jobs import SinkCut, SinkRead, TableRead
 from owner.scheduler.spans import even_spans
@@ -81,6 +82,15 @@ async def test_what_a_removed_changefeed_has_left_is_found_before_the_snapshot(
             await works.check(spec.model_copy(update={"mode": mode}))
     await works.check(spec.model_copy(update={"mode": Mode.INCREMENTAL}))
     shutil.rmtree(tmp_path / "lake")
+    await works.check(spec)
+
+
+async def test_nothing_is_loaded_without_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = works_with_a_table(tmp_path)
+    monkeypatch.setattr(first_look, "open_source", _AnySource)
+    spec = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://h/d", sink_uri=f"delta+file://{tmp_path}/new")
+    with pytest.raises(ConfigError, match="a new changefeed has none; use mode all"):
+        await works.check(spec.model_copy(update={"mode": Mode.LOAD_SYNC}))
     await works.check(spec)
 
 
