@@ -53,6 +53,18 @@ def test_the_command_prints_it(server: EmbeddedMariaDB, path: str, capsys: pytes
     assert "inspected.person" in capsys.readouterr().out
 
 
+def test_a_damaged_event_is_named(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = inspect_binlog(path, limit=0)
+    number, at = next((index, one.position) for index, one in enumerate(events) if one.table)
+    data = bytearray(Path(path).read_bytes())
+    data[events[number + 1].position - 5] ^= 1  # the last byte before the checksum
+    damaged = tmp_path / "binlog.000001"
+    damaged.write_bytes(data)
+    assert main(["log", "inspect", str(damaged)]) == 1
+    assert f"the event at {at} has not the bytes of its checksum" in capsys.readouterr().err
+    assert main(["log", "inspect", str(damaged), "--count", str(number)]) == 0
+
+
 def test_a_file_is_told_by_its_first_bytes(path: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("nonsense")
     assert is_binlog(path)

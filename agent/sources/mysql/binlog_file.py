@@ -1,6 +1,6 @@
 """A binlog file, event by event: for whoever looks at one (``log inspect``), and for tests.
 
-Not the way of the replication stream, which takes blocks apart with a kernel. Checksums are cut off and not verified.
+Not the way of the replication stream, which takes blocks apart with a kernel. Checksums are verified and cut off.
 Events of a compressed transaction come behind the one that holds them, at its place.
 """
 
@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
-from agent.errors import SourceConfigError
+from agent.errors import DecodeError, SourceConfigError
 from agent.sources.mysql.payload import Payload
 from agent.sources.mysql.wire import FORMAT_DESCRIPTION, HEADER_BYTES, TRANSACTION_PAYLOAD
 
@@ -37,7 +38,10 @@ class FileEvent:
 
 @dataclass(frozen=True, slots=True)
 class BinlogFile:
-    """An opened file. Iterating reads it from the start; an event that is not all there yet ends it."""
+    """An opened file. Iterating reads it from the start; an event that is not all there yet ends it.
+
+    :raises DecodeError: an event is damaged.
+    """
 
     path: Path
     server_version: str
@@ -56,6 +60,8 @@ class BinlogFile:
                 body = file.read(max(length - HEADER_BYTES, 0))
                 if HEADER_BYTES + len(body) != length:
                     return
+                if self.has_checksums and number != FORMAT_DESCRIPTION and _is_damaged(header, body):
+                    raise DecodeError(f"{self.path} is damaged: the event at {at} has not the bytes of its checksum")
                 # A format description has a checksum wherever its server knows of them.
                 checksum = _CHECKSUM_BYTES if self.has_checksums or number == FORMAT_DESCRIPTION else 0
                 event = FileEvent(at, time, number, server_id, flags, body[: len(body) - checksum])
@@ -63,6 +69,12 @@ class BinlogFile:
                 if number == TRANSACTION_PAYLOAD:
                     yield from _inside(event)
                 at += length
+
+
+def _is_damaged(header: bytes, body: bytes) -> bool:
+    """A format description is not asked: one flag of it changes while its file is written to."""
+    expected = int.from_bytes(body[-_CHECKSUM_BYTES:], "little")
+    return crc32(body[:-_CHECKSUM_BYTES], crc32(header)) != expected
 
 
 def _inside(event: FileEvent) -> Iterator[FileEvent]:

@@ -40,7 +40,7 @@ def read_events(path: Path) -> Iterator[ToldEvent]:
     """From the file's begin.
 
     :raises SourceConfigError: it is no binlog file.
-    :raises DecodeError: an event that is not what its table map says.
+    :raises DecodeError: an event that is damaged, or not what its table map says.
     """
     file = open_binlog(path)
     maps: dict[bytes, TableMap] = {}
