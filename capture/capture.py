@@ -98,6 +98,10 @@ class Capture:
         is_drained = self.life is not None and self.life.host.is_leaving
         return Liveness.STOPPING if is_drained or self._leaving.is_set() else Liveness.ALIVE
 
+    @property
+    def has_lived(self) -> bool:
+        return self._ready.is_set()
+
     async def ready(self) -> None:
         """Return when registered and able to answer ``cluster``."""
         await self._ready.wait()

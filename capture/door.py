@@ -67,7 +67,7 @@ class Life(Protocol):
 
 
 class House(Protocol):
-    """What the door belongs to: ``capture.capture.Capture``. ``life`` is None between two memberships."""
+    """What the door belongs to: ``capture.capture.Capture``. ``life`` is None before and between memberships."""
 
     @property
     def settings(self) -> ServerSettings: ...
@@ -77,6 +77,11 @@ class House(Protocol):
 
     @property
     def life(self) -> Life | None: ...
+
+    @property
+    def has_lived(self) -> bool:
+        """Whether there was a life at all: Spark starts before the first one."""
+        ...
 
     @property
     def liveness(self) -> Liveness: ...
@@ -113,7 +118,7 @@ class Door:
     async def health(self) -> views.HealthView:
         life = self._capture.life
         if life is None:
-            return views.HealthView(healthy=False, problem="the session with etcd was lost; starting anew")
+            return views.HealthView(healthy=False, problem=self._absence)
         owner = life.state.owner
         if owner is None:
             return views.HealthView(healthy=False, problem="no capture is owner at the moment")
@@ -291,10 +296,15 @@ class Door:
     @property
     def _life(self) -> Life:
         if self._capture.life is None:
-            raise OwnerNotFoundError(
-                "this capture lost its session with etcd and starts anew; try again in a few seconds"
-            )
+            raise OwnerNotFoundError(f"{self._absence}; try again in a few seconds")
         return self._capture.life
+
+    @property
+    def _absence(self) -> str:
+        """Why there is no life."""
+        if self._capture.has_lived:
+            return "this capture lost its session with etcd and starts anew"
+        return "this capture is starting, and has not joined its cluster yet"
 
 
 def _exists(changefeed: ChangefeedId) -> ChangefeedExistsError:

@@ -52,6 +52,7 @@ async def test_told_to_leave_while_a_life_begins_it_leaves(tmp_path: Path) -> No
             group.start_soon(capture.run)
             await anyio.sleep(0.5)
             assert capture.life is None
+            assert (await capture.cluster.health()).problem.startswith("this capture is starting")
             await capture.leave()
     left = await MemoryClient(etcd).get_prefix("/weir/")
     assert list(left.items) == [], "nobody is registered, nobody stands for election"

@@ -30,6 +30,7 @@ async def test_it_is_back_within_two_seconds_after_etcd_is(tmp_path: Path) -> No
         cut.is_on = True
         await anyio.sleep(100)
         assert capture.life is None
+        assert (await capture.cluster.health()).problem.startswith("this capture lost its session")
         cut.is_on = False
         healed = anyio.current_time()
         await next_life(capture)
