@@ -49,7 +49,8 @@ class Target:
     connect_timeout_s: int = 10
 
     def __str__(self) -> str:
-        place = self.socket or f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        place = self.socket or f"{host}:{self.port}"
         return f"mysql://{place}/{self.database}" if self.database else f"mysql://{place}"
 
 

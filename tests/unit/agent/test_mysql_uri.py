@@ -21,6 +21,7 @@ def test_a_full_uri() -> None:
 def test_defaults() -> None:
     assert parse_uri("mariadb://me@h") == Target("h", 3306, "me")
     assert str(parse_uri("mariadb://me@h")) == "mysql://h:3306"
+    assert str(parse_uri("mysql://me@[::1]:3307/")) == "mysql://[::1]:3307"
 
 
 def test_a_unix_socket() -> None:
