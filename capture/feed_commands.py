@@ -22,7 +22,10 @@ changefeed_app = typer.Typer(no_args_is_help=True, help="Create, watch, change a
 def create(
     changefeed_id: Id,
     source_uri: Annotated[
-        str, typer.Option(help="postgresql://user:password@host:port/database; or ?password=env:NAME")
+        str,
+        typer.Option(
+            help="postgresql://user:password@host:port/database, mysql://…, mariadb://…; or ?password=env:NAME"
+        ),
     ],
     sink_uri: Annotated[str, typer.Option(help="delta+file:///directory")],
     mode: Annotated[Mode, typer.Option(help="Which of dump, load and sync to do.")] = Mode.ALL,
