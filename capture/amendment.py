@@ -42,7 +42,14 @@ async def update(desk: Desk, works: "Works", info: ChangefeedInfo, asked: views.
     target_ts = None if asked.target_ts is None else Ts(asked.target_ts)
     changes = await desk.ask(
         jobs.Update(
-            "", info.id, source=source, sink=sink, target_ts=target_ts, config=asked.config, is_trial=asked.dry_run
+            "",
+            info.id,
+            source=source,
+            sink=sink,
+            mode=asked.mode,
+            target_ts=target_ts,
+            config=asked.config,
+            is_trial=asked.dry_run,
         )
     )
     return views.UpdateView(

@@ -44,6 +44,7 @@ class ChangefeedUpdate(BaseModel):
 
     source_uri: str | None = None
     sink_uri: str | None = None
+    mode: Mode | None = None
     target_ts: Annotated[int, Field(ge=0)] | None = None
     config: ChangefeedConfig | None = None
     dry_run: bool = False

@@ -100,6 +100,9 @@ def update(
     changefeed_id: Id,
     source_uri: Annotated[str | None, typer.Option(help="The same server by another address or user.")] = None,
     sink_uri: Annotated[str | None, typer.Option(help="Where the sink's tables are now.")] = None,
+    mode: Annotated[
+        Mode | None, typer.Option(help="How one goes on that has finished: load-sync loads its dump.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="The whole configuration, in TOML.")] = None,
     target_ts: Annotated[int | None, typer.Option(min=0, help="Where to stop; 0: never.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
@@ -107,10 +110,14 @@ def update(
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
-    """Change a stopped or failed changefeed, or with --restart one that runs, and show the difference."""
+    """Change a stopped or failed changefeed, or with --restart one that runs, and show the difference.
+
+    One that has finished a dump, or a full copy, goes on in another --mode.
+    """
     asked = views.ChangefeedUpdate(
         source_uri=source_uri,
         sink_uri=sink_uri,
+        mode=mode,
         target_ts=target_ts,
         config=None if config is None else _changefeed_config(config),
         dry_run=dry_run,
@@ -135,7 +142,7 @@ def update(
 @contextmanager
 def _paused(client: "Client", changefeed_id: str, *, wanted: bool) -> Iterator[bool]:
     """Whether it ran; then it goes on behind this, whatever happens."""
-    runs = wanted and client.query(changefeed_id).state not in (FeedState.STOPPED, FeedState.FAILED)
+    runs = wanted and client.query(changefeed_id).state not in (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
     if runs:
         client.pause(changefeed_id)
     try:

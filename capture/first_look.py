@@ -19,7 +19,8 @@ def check_first(spec: ChangefeedSpec, cluster_id: str) -> None:
     """:raises WeirError: source or sink say why this changefeed cannot be."""
     if spec.mode is Mode.LOAD_SYNC:
         raise ConfigError(
-            "mode load-sync begins with a dump that is there, and a new changefeed has none; use mode all"
+            "mode load-sync begins with a dump that is there, and a new changefeed has none; use mode all, or mode "
+            "dump and, when it has finished, changefeed update --mode load-sync"
         )
     sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
     scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)

@@ -12,10 +12,11 @@ from owner import recut
 from owner.errors import JobRefusedError
 from owner.jobs import Update
 from owner.run import Facts
+from owner.units import goes_on
 from reactor.ids import Ts
-from reactor.records import ChangefeedConfig, ChangefeedInfo, ChangefeedStatus, FeedState, FilterConfig, SealedUri
+from reactor.records import ChangefeedConfig, ChangefeedInfo, ChangefeedStatus, FeedState, FilterConfig, Mode, SealedUri
 
-#: ``finished`` stands too, but what has finished can only be looked at again, not changed
+#: ``finished`` stands too, but what has finished can only be looked at again, or go on in another mode
 UPDATABLE = (FeedState.STOPPED, FeedState.FAILED)
 REWINDABLE = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
 
@@ -38,11 +39,18 @@ def updated(facts: Facts, change: Update) -> ChangefeedInfo:
     :raises JobRefusedError: its state does not allow it, or it would have no effect.
     """
     info = facts.info
-    if info.state not in UPDATABLE:
+    if change.mode not in (None, info.mode):
+        _refuse_mode(facts, change.mode)
+    elif info.state not in UPDATABLE:
         raise JobRefusedError(f"changefeed {info.id} is {info.state}: update is not possible{_cure(info.state)}")
     if change.config is not None and facts.record is not None:
         _refuse_settled(info, change.config)
-    changes: dict[str, object] = {"source": change.source, "sink": change.sink, "config": change.config}
+    changes: dict[str, object] = {
+        "source": change.source,
+        "sink": change.sink,
+        "mode": change.mode,
+        "config": change.config,
+    }
     if change.target_ts is not None:
         changes["target_ts"] = _target(facts, change.target_ts)
     after = {name: value for name, value in changes.items() if value is not None or name == "target_ts"}
@@ -52,6 +60,8 @@ def updated(facts: Facts, change: Update) -> ChangefeedInfo:
 def differences(before: ChangefeedInfo, after: ChangefeedInfo) -> tuple[Difference, ...]:
     """What a user sees change."""
     found = [*_uri("source", before.source, after.source), *_uri("sink", before.sink, after.sink)]
+    if before.mode != after.mode:
+        found.append(Difference("mode", before.mode, after.mode))
     if before.target_ts != after.target_ts:
         found.append(Difference("target_ts", _shown(before.target_ts), _shown(after.target_ts)))
     old, new = dict(_settings(before.config)), dict(_settings(after.config))
@@ -88,6 +98,20 @@ def refuse_rewind(facts: Facts, ts: Ts) -> None:
         raise JobRefusedError(f"changefeed {info.id} has not replicated anything yet: there is nothing to go back to")
     if ts >= status.checkpoint_ts:
         raise JobRefusedError(f"changefeed {info.id} is at {status.checkpoint_ts}: {ts} is not behind it; resume it")
+
+
+def _refuse_mode(facts: Facts, mode: Mode) -> None:
+    """A dump that has finished can be loaded, and what was loaded can be followed."""
+    info, record = facts.info, facts.record
+    if info.state is not FeedState.FINISHED or record is None:
+        raise JobRefusedError(
+            f"changefeed {info.id} is {info.state}: its mode ({info.mode}) can be changed when it has finished"
+        )
+    if not goes_on(mode, record):
+        raise JobRefusedError(
+            f"changefeed {info.id} has finished in mode {info.mode}: mode {mode} does not go on from there; create "
+            "another one"
+        )
 
 
 def _refuse_settled(info: ChangefeedInfo, config: ChangefeedConfig) -> None:
@@ -139,7 +163,7 @@ def _shown(value: object) -> str:
 def _cure(state: FeedState) -> str:
     match state:
         case FeedState.FINISHED:
-            return "; it has finished, create another one"
+            return "; it has finished: it may go on in another mode, or create another one"
         case FeedState.REMOVED:
             return "; it is being removed"
         case _:

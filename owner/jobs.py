@@ -7,7 +7,7 @@ An answer's ``error`` is empty when it was done, and otherwise one line; ``value
 from dataclasses import dataclass
 
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedConfig, RunningError, SealedUri
+from reactor.records import ChangefeedConfig, Mode, RunningError, SealedUri
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Change what is not None, only while it stands. ``target_ts`` 0: none. ``is_trial``: only say what would change.
+    """Change what is not None, only while it stands; ``mode``: only when it has finished. ``target_ts`` 0: none.
+    ``is_trial``: only say what would change.
 
     Value: a tuple of ``owner.amendment.Difference``.
     """
@@ -51,6 +52,7 @@ class Update:
     changefeed: ChangefeedId
     source: SealedUri | None = None
     sink: SealedUri | None = None
+    mode: Mode | None = None
     target_ts: Ts | None = None
     config: ChangefeedConfig | None = None
     is_trial: bool = False

@@ -29,6 +29,14 @@ def current_unit(mode: Mode, record: UnitRecord | None) -> Unit | None:
     return sequence[position] if position < len(sequence) else None
 
 
+def goes_on(mode: Mode, record: UnitRecord) -> bool:
+    """Whether a task whose last unit has finished goes on in ``mode`` with the unit that follows, none left out."""
+    following = SEQUENCES[Mode.ALL][SEQUENCES[Mode.ALL].index(record.unit) + 1 :]
+    due = current_unit(mode, record)
+    rest = () if due is None else SEQUENCES[mode][SEQUENCES[mode].index(due) :]
+    return record.stage is UnitStage.FINISHED and bool(rest) and following[: len(rest)] == rest
+
+
 def ordinal(mode: Mode, unit: Unit | None) -> int:
     """Which step of the task it is; grows as the task goes on."""
     sequence = SEQUENCES[mode]

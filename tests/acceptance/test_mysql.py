@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from capture.cluster import ChangefeedUpdate
 from reactor.records import FeedState, Mode, SinkMode
 from tests.acceptance import checks
 from tests.acceptance.bed import Load
@@ -80,6 +81,24 @@ def test_what_a_changefeed_leaves_out_never_arrives(bed: MariaBed) -> None:
     assert bed.delta("partly", "person").sort_by("id").to_pylist() == [{"id": 1, "name": "b"}, {"id": 3, "name": "c"}]
     assert [path.name for path in (bed.lake("partly") / DATABASE).iterdir()] == ["person"]
     bed.ask(lambda client: client.remove("partly"))
+
+
+def test_a_dump_is_loaded_and_followed_when_somebody_says_so(bed: MariaBed) -> None:
+    """Rows and a definition that came in between are in the log."""
+    bed.execute("CREATE TABLE stock (id int PRIMARY KEY, name varchar(20))")
+    bed.execute("INSERT INTO stock VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    bed.create("copied", mode=Mode.DUMP, config={"filter": {"rules": ["*.stock"]}})
+    bed.wait_for("the dump has finished", lambda: bed.query("copied").state is FeedState.FINISHED)
+    bed.execute("UPDATE stock SET name = 'x' WHERE id = 1")
+    bed.execute("ALTER TABLE stock ADD COLUMN price int DEFAULT 7")
+    bed.execute("DELETE FROM stock WHERE id = 2")
+    bed.ask(lambda client: client.update("copied", ChangefeedUpdate(mode=Mode.LOAD_SYNC)))
+    bed.ask(lambda client: client.resume("copied"))
+    ts = bed.last_ts()
+    bed.wait_for("copied follows", lambda: bed.covers("copied", ts))
+    expected = [{"id": 1, "name": "x", "price": 7}, {"id": 3, "name": "c", "price": 7}]
+    assert bed.delta("copied", "stock").sort_by("id").to_pylist() == expected
+    bed.ask(lambda client: client.remove("copied"))
 
 
 def test_a_position_that_was_purged_says_so(bed: MariaBed) -> None:

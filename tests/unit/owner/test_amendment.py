@@ -7,6 +7,7 @@ from owner.amendment import Difference, differences, updated
 from owner.errors import JobRefusedError
 from owner.jobs import Update
 from owner.run import Facts
+from owner.units import current_unit
 from reactor import keys
 from reactor.ids import Ts
 from reactor.records import (
@@ -16,6 +17,7 @@ from reactor.records import (
     FeedState,
     FilterConfig,
     LogHead,
+    Mode,
     RunningError,
     SealedUri,
     Unit,
@@ -61,6 +63,48 @@ def test_fields_that_were_not_given_stay() -> None:
         Difference("sink", "delta+file:///d", "delta+file:///other"),
         Difference("config.stuck_seconds", "1800", "60"),
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "after"),
+    [
+        (Mode.DUMP, Unit.DUMP, Mode.LOAD_SYNC),
+        (Mode.DUMP, Unit.DUMP, Mode.ALL),
+        (Mode.DUMP, Unit.DUMP, Mode.FULL),
+        (Mode.FULL, Unit.LOAD, Mode.ALL),
+        (Mode.FULL, Unit.LOAD, Mode.LOAD_SYNC),
+    ],
+)
+def test_what_has_finished_goes_on_in_another_mode(before: Mode, last: Unit, after: Mode) -> None:
+    """With the unit that follows: nothing is done twice, and none left out."""
+    record = UnitRecord(unit=last, stage=UnitStage.FINISHED)
+    feed = info(FINISHED).with_(mode=before)
+    changed = updated(facts(feed, record=record), Update("", FEED, mode=after))
+    assert changed.mode is after
+    assert differences(feed, changed) == (Difference("mode", before, after),)
+    assert current_unit(after, record) is {Unit.DUMP: Unit.LOAD, Unit.LOAD: Unit.SYNC}[last]
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "after"),
+    [
+        (Mode.DUMP, Unit.DUMP, Mode.INCREMENTAL),
+        (Mode.FULL, Unit.LOAD, Mode.DUMP),
+        (Mode.ALL, Unit.SYNC, Mode.LOAD_SYNC),
+    ],
+)
+def test_a_mode_that_leaves_a_unit_out_or_begins_again_is_refused(before: Mode, last: Unit, after: Mode) -> None:
+    record = UnitRecord(unit=last, stage=UnitStage.FINISHED)
+    with pytest.raises(JobRefusedError, match=f"mode {after} does not go on from there; create another one"):
+        updated(facts(info(FINISHED).with_(mode=before), record=record), Update("", FEED, mode=after))
+
+
+@pytest.mark.parametrize("state", [FeedState.NORMAL, STOPPED, FAILED])
+def test_a_mode_counts_until_its_last_unit_has_finished(state: FeedState) -> None:
+    feed = info(state).with_(mode=Mode.DUMP)
+    record = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING)
+    with pytest.raises(JobRefusedError, match=r"its mode \(dump\) can be changed when it has finished"):
+        updated(facts(feed, record=record), Update("", FEED, mode=Mode.LOAD_SYNC))
 
 
 def test_another_secret_is_a_difference_without_the_secret() -> None:
