@@ -72,6 +72,7 @@ class Feed:
     log_uri: str
     created: int = 0
     incarnation: str = ""
+    was_filtered: bool = False
 
     @property
     def _scope(self) -> Scope:
@@ -139,6 +140,7 @@ class FeedParts:
             reader=LogReader(feed.log_directory(source)),
             executor=executor,
             filter=feed.config.filter,
+            was_filtered=feed.was_filtered,
         )
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:

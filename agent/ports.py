@@ -117,7 +117,8 @@ class FlushTask:
     ``from_ts`` is what the sink has recorded for the span: a sink that holds anything else refuses the write.
     ``change``: the newest schema change in the range (JSON of a ``TableChange``), empty where there is none: its
     transaction may have rows of before. ``part`` of ``parts``: a backlog of a changelog span may be cut into tasks
-    whose files are committed together.
+    whose files are committed together. ``was_filtered``: the filter was another one before, which may have left rows
+    that the source has no longer.
     """
 
     changefeed: str
@@ -132,6 +133,7 @@ class FlushTask:
     part: int = 0
     parts: int = 1
     filter: FilterConfig = NO_FILTER
+    was_filtered: bool = False
     change: str = ""
 
 

@@ -170,6 +170,7 @@ class RealWorks:
             start_ts=info.start_ts,
             log_uri=self._settings.log_storage_uri,
             incarnation=info.incarnation,
+            was_filtered=info.was_filtered,
         )
 
     def open(self, feed: Feed, *, capture: CaptureId, client: EtcdClient, checkpoint: Callable[[], Ts]) -> Parts:

@@ -51,6 +51,8 @@ def updated(facts: Facts, change: Update) -> ChangefeedInfo:
         "mode": change.mode,
         "config": change.config,
     }
+    if change.config is not None and change.config.filter.event_filters != info.config.filter.event_filters:
+        changes["was_filtered"] = info.was_filtered or bool(info.config.filter.event_filters)
     if change.target_ts is not None:
         changes["target_ts"] = _target(facts, change.target_ts)
     after = {name: value for name, value in changes.items() if value is not None or name == "target_ts"}

@@ -194,6 +194,8 @@ class ChangefeedInfo(Record):
     warning: RunningError | None = None
     created_at: float = 0.0
     creator_version: str = ""
+    #: an earlier configuration had event filters: the sink may hold rows that the source has no longer
+    was_filtered: bool = False
     #: in the names of what it has at the source: a late clean-up never meets a later changefeed of the same id
     incarnation: str = ""
 

@@ -37,6 +37,7 @@ class FlushContext:
     reader: LogReader
     executor: Executor
     filter: FilterConfig = NO_FILTER
+    was_filtered: bool = False
     weights: Weights = field(default_factory=Weights)
 
 
@@ -79,7 +80,9 @@ def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: Flus
     if to_ts <= known_ts:
         return FlushPlan((), ())
     segments = context.reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts)
-    order = Order(context.changefeed, context.sink_uri, context.sink_mode, context.log_uri, context.filter)
+    order = Order(
+        context.changefeed, context.sink_uri, context.sink_mode, context.log_uri, context.filter, context.was_filtered
+    )
     return plan_flush(positions, segments, limits, order=order, weights=context.weights)
 
 

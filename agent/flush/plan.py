@@ -56,6 +56,7 @@ class Order:
     sink_mode: SinkMode
     log_uri: str
     filter: FilterConfig = NO_FILTER
+    was_filtered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ def _tasks(
             part=number,
             parts=len(parts),
             filter=order.filter,
+            was_filtered=order.was_filtered,
         )
         for number, part in enumerate(parts)
     ]

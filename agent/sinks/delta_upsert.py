@@ -99,7 +99,7 @@ def fits(log: TableLog, upserts: pa.Table) -> bool:
 def is_new(net: NetChanges, task: FlushTask) -> bool:
     """The source itself says that the table has none of these keys (see ``delta_merge``), and no filter has left it
     some."""
-    if not net.is_insert_only or task.from_ts < task.table.consistent_ts:
+    if not net.is_insert_only or task.from_ts < task.table.consistent_ts or task.was_filtered:
         return False
     return not event_filter.rules_for(task.filter, task.table.schema_name, task.table.name).leaves_rows
 

@@ -143,6 +143,20 @@ def test_a_row_that_a_filter_leaves_is_replaced_when_its_key_comes_again(
     assert rig.rows() == [(1, "b", "y"), (3, "c", "z")]
 
 
+def test_a_row_that_an_earlier_filter_left_is_replaced_too(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
+    unfiltered = rig.context
+    rig.context = replace(unfiltered, filter=FilterConfig(event_filters=(EventFilter(ignore_event=("delete",)),)))
+    rig.append(105, inserted(103, 1, "a", "x"))
+    rig.flush()
+    rig.append(115, deleted(110, 1, None, None))
+    rig.flush()
+    rig.context = replace(unfiltered, was_filtered=True)
+    rig.append(140, inserted(120, 1, "b", "y"))
+    rig.flush()
+    assert rig.rows() == [(1, "b", "y")]
+
+
 def test_a_flush_is_incremental(tmp_path: Path) -> None:
     rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
     rig.append(120, inserted(110, 1, "a", "x"))

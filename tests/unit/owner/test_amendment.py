@@ -14,6 +14,7 @@ from reactor.records import (
     ChangefeedConfig,
     ChangefeedInfo,
     ChangefeedStatus,
+    EventFilter,
     FeedState,
     FilterConfig,
     LogHead,
@@ -105,6 +106,18 @@ def test_a_mode_counts_until_its_last_unit_has_finished(state: FeedState) -> Non
     record = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING)
     with pytest.raises(JobRefusedError, match=r"its mode \(dump\) can be changed when it has finished"):
         updated(facts(feed, record=record), Update("", FEED, mode=Mode.LOAD_SYNC))
+
+
+def test_that_it_had_event_filters_is_remembered() -> None:
+    """They may have left rows at the sink that the source has no longer."""
+    filtered = ChangefeedConfig(filter=FilterConfig(event_filters=(EventFilter(ignore_event=("delete",)),)))
+    fresh = info(STOPPED)
+    first = updated(facts(fresh), Update("", FEED, config=filtered))
+    assert not first.was_filtered
+    assert not updated(facts(first), Update("", FEED, config=filtered)).was_filtered
+    second = updated(facts(first), Update("", FEED, config=ChangefeedConfig()))
+    assert second.was_filtered
+    assert updated(facts(second), Update("", FEED, config=filtered)).was_filtered
 
 
 def test_another_secret_is_a_difference_without_the_secret() -> None:
