@@ -149,12 +149,12 @@ def test_a_row_that_an_earlier_filter_left_is_replaced_too(tmp_path: Path) -> No
     rig.context = replace(unfiltered, filter=FilterConfig(event_filters=(EventFilter(ignore_event=("delete",)),)))
     rig.append(105, inserted(103, 1, "a", "x"))
     rig.flush()
-    rig.append(115, deleted(110, 1, None, None))
+    rig.append(115, deleted(110, 1, None, None), inserted(112, 2, "a", "x"))
     rig.flush()
     rig.context = replace(unfiltered, was_filtered=True)
     rig.append(140, inserted(120, 1, "b", "y"))
     rig.flush()
-    assert rig.rows() == [(1, "b", "y")]
+    assert rig.rows() == [(1, "b", "y"), (2, "a", "x")]
 
 
 def test_a_flush_is_incremental(tmp_path: Path) -> None:

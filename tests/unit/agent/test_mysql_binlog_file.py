@@ -2,6 +2,7 @@
 
 import struct
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -12,6 +13,12 @@ from agent.sources.mysql.wire import FORMAT_DESCRIPTION, STOP, XID
 
 def _event(kind: int, body: bytes, *, length: int | None = None) -> bytes:
     return struct.pack("<IBIIIH", 1_700_000_000, kind, 9, length or 19 + len(body), 0, 0) + body
+
+
+def _checked(kind: int, body: bytes) -> bytes:
+    """With its checksum."""
+    event = _event(kind, body, length=19 + len(body) + 4)
+    return event + crc32(event).to_bytes(4, "little")
 
 
 def _description(version: str, *, checksum: int) -> bytes:
@@ -25,7 +32,7 @@ def _written(path: Path, *events: bytes, version: str = "8.0.36", checksum: int 
 
 
 def test_events_come_without_header_and_checksum(tmp_path: Path) -> None:
-    file = open_binlog(_written(tmp_path / "binlog.000001", _event(XID, b"12345678crc!")))
+    file = open_binlog(_written(tmp_path / "binlog.000001", _checked(XID, b"12345678")))
     description, xid = file
     assert (description.type, description.at) == (FORMAT_DESCRIPTION, 4)
     assert xid == FileEvent(at=4 + 19 + 102, time=1_700_000_000, type=XID, server_id=9, flags=0, body=b"12345678")
@@ -41,7 +48,7 @@ def test_a_file_without_checksums_has_whole_events(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [1, 18, 19, 25])
 def test_an_event_that_is_not_all_there_ends_the_file(tmp_path: Path, kept: int) -> None:
-    path = _written(tmp_path / "b", _event(STOP, b"crc!"), _event(XID, b"12345678crc!")[:kept])
+    path = _written(tmp_path / "b", _checked(STOP, b""), _checked(XID, b"12345678")[:kept])
     assert [event.type for event in open_binlog(path)] == [FORMAT_DESCRIPTION, STOP]
 
 
