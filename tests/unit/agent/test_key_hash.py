@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.key_hash import key_hash
 from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.schema import Column, TableSchema
-from agent.span_rows import keep_span, key_changes
+from agent.span_rows import by_span, keep_span, key_changes
+from owner.scheduler.spans import even_spans
 from reactor.ids import KEY_SPACE, TableSpan
 
 _MASK = (1 << 64) - 1
@@ -128,3 +131,39 @@ def test_a_key_that_moves_to_another_span_is_a_delete_there_and_an_insert_here()
     assert stays.op.tolist() == [INSERT]
     assert stays.before_kind.tolist() == [BEFORE_NONE]
     assert stays.unchanged["v"].tolist() == [True]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), *[st.integers(0, 30)] * 2, st.booleans()),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(1, 7),
+)
+def test_all_spans_at_once_get_what_each_would_get_by_itself(
+    made: list[tuple[int, int, int, bool]], count: int
+) -> None:
+    """In the same order, with the halves of keys that move."""
+    rows: list[tuple[int, int | None, int | None, int]] = [
+        {
+            INSERT: (INSERT, new, None, BEFORE_NONE),
+            DELETE: (DELETE, None, old, BEFORE_KEY),
+            UPDATE: (UPDATE, new, old if moves else new, BEFORE_FULL),
+        }[op]
+        for op, old, new, moves in made
+    ]
+    changes, spans = _changes(rows), even_spans(1, count)
+    found = dict(by_span(changes, spans, key=["k"]))
+    for number, span in enumerate(spans):
+        alone = keep_span(changes, span, key=["k"])
+        assert (number in found) == (len(alone) > 0)
+        if len(alone):
+            assert _told(found[number]) == _told(alone)
+
+
+def _told(changes: Changes) -> list[object]:
+    assert changes.before is not None
+    unchanged = changes.unchanged.get("v", np.zeros(len(changes), np.bool_))
+    told = [changes.op.tolist(), changes.seq.tolist(), changes.before_kind.tolist(), unchanged.tolist()]
+    return [*told, changes.after.to_pylist(), changes.before.to_pylist()]
