@@ -1,11 +1,13 @@
 """What a real PostgreSQL's stream says of tables that change: found once, at the right Ts, with the columns matched."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from agent.schema import TableSchema
+from agent.sources.postgres import look
 from agent.sources.postgres.catalog import read_schemas
 from agent.sources.postgres.connection import connect
 from agent.sources.postgres.look import look_at
@@ -81,9 +83,32 @@ async def test_a_default_that_may_or_may_not_be_in_the_rows_is_known_to_be_untol
         "ADD twice int GENERATED ALWAYS AS (id * 2) STORED"
     )
     with connect(rig.uri) as connection:
-        look = look_at(connection, rig.tables[0].table_id)
-    assert not look.fills
-    assert look.untold - {"id"} == {"n", "r"}
+        found = look_at(connection, rig.tables[0].table_id)
+    assert not found.fills
+    assert found.untold - {"id"} == {"n", "r"}
+
+
+def test_the_catalog_is_read_when_the_change_can_be_seen(rig: SyncRig) -> None:
+    """The stream has a commit before other sessions see it: the default of a new column was lost."""
+    table_id = rig.tables[0].table_id
+    with connect(rig.uri) as writer, connect(rig.uri) as reader, ThreadPoolExecutor(1) as pool:
+        writer.query("BEGIN")
+        writer.query("ALTER TABLE a ADD n int DEFAULT 7")
+        found = pool.submit(look_at, reader, table_id)
+        while not writer.query("SELECT 1 FROM pg_locks WHERE NOT granted") and not found.done():
+            pass
+        writer.query("COMMIT")
+        assert found.result().fills == {"n": "7"}
+
+
+def test_a_table_that_somebody_else_keeps_locked_is_looked_at_all_the_same(
+    rig: SyncRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "_LOCK_MS", 20)
+    with connect(rig.uri) as writer, connect(rig.uri) as reader:
+        writer.query("BEGIN")
+        writer.query("LOCK TABLE a IN ACCESS EXCLUSIVE MODE")
+        assert set(look_at(reader, rig.tables[0].table_id).places) == {"id", "v", "big"}
 
 
 async def test_renamed_dropped_retyped(rig: SyncRig) -> None:

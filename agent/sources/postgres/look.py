@@ -12,10 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import structlog
+
+from agent.errors import SourceError
 from agent.schema import Column, TableSchema
 from agent.sources.postgres import types
 from agent.sources.postgres.connection import Connection
 from agent.sources.postgres.preflight import key_of
+
+#: from a commit's place in the log until others see it are microseconds
+_LOCK_MS: Final = 2_000
+
+_log = structlog.get_logger()
 
 _COLUMNS_SQL: Final = """
 SELECT a.attname, a.attnum::int4, a.atthasmissing, (a.attmissingval::text::text[])[1],
@@ -61,6 +69,7 @@ class Look:
 
 def look_at(connection: Connection, table_id: int) -> Look:
     """:raises SourceError: the catalog cannot be read."""
+    _wait_until_visible(connection, table_id)
     rows = connection.query(_COLUMNS_SQL.format(table=int(table_id)))
     if not rows:
         return Look()
@@ -75,6 +84,17 @@ def look_at(connection: Connection, table_id: int) -> Look:
         key=key_of(connection, table_id),
         types=_types(connection, {str(row[0]): int(row[7] or 0) for row in rows}),
     )
+
+
+def _wait_until_visible(connection: Connection, table_id: int) -> None:
+    """A commit is sent as soon as it is in the log, which is before other sessions see it. What changes a table holds
+    its lock until they do, and asking for its size waits for that lock. Somebody else's later change may hold it for
+    longer, and is not waited for."""
+    connection.query(f"SET lock_timeout = {_LOCK_MS}")
+    try:
+        connection.query(f"SELECT pg_catalog.pg_relation_size({int(table_id)}::pg_catalog.oid::pg_catalog.regclass)")
+    except SourceError as error:
+        _log.info("a table is looked at while it is locked", table_id=table_id, reason=str(error))
 
 
 def _types(connection: Connection, found: Mapping[str, int]) -> dict[str, int]:
