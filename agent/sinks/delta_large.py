@@ -15,7 +15,6 @@ import pickle
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from deltalake import DeltaTable
 from agent.changes import net_changes
 from agent.key_hash import key_hash
 from agent.ports import TRUNCATE, Changes, FlushResult, FlushTask
-from agent.sinks import delta_commit, delta_files, delta_schema, delta_table, delta_upsert
+from agent.sinks import delta_commit, delta_schema, delta_table, delta_upsert
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_log import TableLog
 from agent.sinks.delta_table import TablePlace
@@ -143,19 +142,19 @@ class _Scratch:
 
 def _fold(place: TablePlace, log: TableLog | None, task: FlushTask, scratch: _Scratch) -> list[DataFile] | None:
     """The files of the rows as they are in the end; None where the parts have to be merged as a whole."""
-    files = []
+    files, fits = [], True
     for number, rows in scratch.laid_down():
         net = net_changes(rows, key=task.table.key)
         rows.clear()  # what is folded is a copy
         if net.kept:
             return None
         upserts = delta_schema.delta_table(net.upserts)
+        fits = fits and log is not None and delta_upsert.fits(log, upserts)
         if not delta_upsert.is_new(net, task):
-            if log is None or not delta_upsert.fits(log, upserts):
-                return None
             scratch.keep_keys(number, delta_upsert.changed_keys(task, net, upserts))
-        name = f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
-        file = delta_files.write_file(place, name, [upserts], upserts.schema)
+        if scratch.key_schema is not None and not fits:  # what only appends may bring other columns
+            return None
+        file = delta_upsert.write_rows(place, task, upserts.schema, [upserts])
         files += [] if file is None else [file]
     return files
 

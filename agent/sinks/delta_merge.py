@@ -12,7 +12,6 @@ the sink has, so it is merged. So it is where a filter has left rows that the so
 """
 
 from collections.abc import Iterable, Sequence
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +21,6 @@ from agent.changes import NetChanges, net_changes
 from agent.ports import Changes, FlushResult, FlushTask
 from agent.sinks import (
     delta_commit,
-    delta_files,
     delta_large,
     delta_log,
     delta_schema,
@@ -99,8 +97,7 @@ def _append(
     *,
     is_truncate: bool,
 ) -> None:
-    name = f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
-    file = delta_files.write_file(place, name, [rows], rows.schema)
+    file = delta_upsert.write_rows(place, task, rows.schema, [rows])
     files = [*rest, *([] if file is None else [file])]
     if is_truncate:
         files.insert(0, DataFile("", 0, 0, "", "", is_truncate=True))

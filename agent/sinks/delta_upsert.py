@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from urllib.parse import unquote
@@ -132,7 +132,7 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
     schema = delta_table.plain_schema(log.schema())
     new = [upserts.select(schema.names)] if upserts.num_rows else []
     contents = chain(*(_rest(place, item, schema) for item in merged), new)
-    changed = _Changed([_written(place, task, schema, contents)], [item.file.remove() for item in merged])
+    changed = _Changed([write_rows(place, task, schema, contents)], [item.file.remove() for item in merged])
     for item in thinned:
         if item.is_touched and item not in merged:
             changed.leave_rest(log, place, task, item)
@@ -175,7 +175,7 @@ class _Changed:
             return
         if item.is_worn or not log.takes_vectors:
             schema = delta_table.plain_schema(log.schema())
-            self.files.append(_written(place, task, schema, _rest(place, item, schema)))
+            self.files.append(write_rows(place, task, schema, _rest(place, item, schema)))
         else:
             self.actions.append(_thinner(item))
 
@@ -228,7 +228,8 @@ def _thinner(item: _Thinned) -> Action:
     return {"add": item.file.add | told | {"modificationTime": delta_log.now_ms(), "dataChange": True}}
 
 
-def _written(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterator[pa.Table]) -> DataFile | None:
+def write_rows(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterable[pa.Table]) -> DataFile | None:
+    """A file of rows as they are at ``task.to_ts``; None where there are none."""
     name = f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
     return delta_files.write_file(place, name, tables, schema)
 

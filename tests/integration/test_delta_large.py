@@ -215,6 +215,16 @@ def test_what_stored_values_alone_can_tell_is_merged_as_a_whole(
     assert stored(sink) == left
 
 
+def test_new_rows_with_another_column_beside_changes_are_merged_as_a_whole(tmp_path: Path) -> None:
+    """The one part's rows fit the table, the other's do not yet."""
+    sink = loaded(tmp_path, rows=[(1, "a", "x")])
+    wide = pa.schema([*ARROW, pa.field("late", pa.string())])
+    parts = [changes([update(1, "b", "y")]), changes([insert(at, "n", "z", "l") for at in range(2, 6)], arrow=wide)]
+    assert flush(sink, heavy(task(sink, 100, 200)), *parts).committed
+    found = {row[0]: row[1:] for row in rows(sink, "id", "name", "late")}
+    assert found == {1: ("b", None)} | dict.fromkeys(range(2, 6), ("n", "l"))
+
+
 def test_a_new_row_that_moves_and_leaves_a_value_out_keeps_it(tmp_path: Path) -> None:
     """The value stands in the part that the row has left."""
     sink = loaded(tmp_path)
