@@ -11,7 +11,6 @@ An fsync of a directory took 0.05 ms where this was measured, that of a commit's
 import json
 import os
 from contextlib import suppress
-from urllib.parse import unquote
 
 from agent.sinks.delta_table import TablePlace
 
@@ -33,7 +32,7 @@ def sync_commits(place: TablePlace, first: int) -> None:
             added = [action["add"]["path"] for action in map(json.loads, file) if "add" in action]
         for name in added:
             with suppress(FileNotFoundError):  # replaced and removed meanwhile
-                sync(os.path.join(place.location, unquote(name)))
+                sync(place.path_of(name))
         if added:
             sync(place.location)
         sync(path)

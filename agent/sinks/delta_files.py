@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
-from urllib.parse import unquote
 from uuid import uuid4
 
 import numpy as np
@@ -108,7 +107,7 @@ def read_file(
     column that the file lacks. ``path``: as the table's log has it."""
     gone = np.empty(0, np.int64) if without is None else without
     begin = 0
-    with pq.ParquetFile(os.path.join(place.location, unquote(path))) as parquet:
+    with pq.ParquetFile(place.path_of(path)) as parquet:
         for batch in parquet.iter_batches(_batch_rows(parquet.metadata), use_threads=False):
             columns = [
                 batch.column(field.name).cast(field.type)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
@@ -40,6 +41,10 @@ class TablePlace:
 
     def __str__(self) -> str:
         return self.location
+
+    def path_of(self, path: str) -> str:
+        """Where a local table's file is that its log calls ``path``."""
+        return os.path.join(self.location, unquote(path))
 
     def filesystem(self) -> fs.FileSystem:
         if self.is_local:

@@ -16,7 +16,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from urllib.parse import unquote
 from uuid import uuid4
 
 import numpy as np
@@ -204,7 +203,7 @@ def _thinned(place: TablePlace, file: LiveFile, keys: pa.Schema, find: Finder | 
 
 def _replaced(place: TablePlace, item: _Thinned, keys: pa.Schema) -> ReplacedRows:
     return ReplacedRows(
-        _path(place, item.file), item.taken, _stored_keys(place, item.file, keys).take(pa.array(item.taken))
+        place.path_of(item.file.path), item.taken, _stored_keys(place, item.file, keys).take(pa.array(item.taken))
     )
 
 
@@ -237,10 +236,6 @@ def write_rows(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: It
 def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of a file that are not gone."""
     return delta_files.read_file(place, item.file.path, schema, without=item.gone)
-
-
-def _path(place: TablePlace, file: LiveFile) -> str:
-    return os.path.join(place.location, unquote(file.path))
 
 
 class _KeyColumns:
@@ -276,4 +271,4 @@ _key_columns = _KeyColumns()
 
 
 def _stored_keys(place: TablePlace, file: LiveFile, schema: pa.Schema) -> pa.Table:
-    return _key_columns.get(_path(place, file), schema)
+    return _key_columns.get(place.path_of(file.path), schema)
