@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit, types
+from numba import types
+
+from agent.kernel import DATA, kernel
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -28,10 +30,9 @@ _HASHES = types.uint64[::1]
 _WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 _VALID = types.Array(types.boolean, 1, "C", readonly=True)
 _OFFSETS = types.Array(types.int64, 1, "C", readonly=True)
-_DATA = types.Array(types.uint8, 1, "C", readonly=True)
 
 
-@njit([types.uint64(types.uint64)], cache=True, nogil=True)
+@kernel(types.uint64(types.uint64))
 def mix(x: Any) -> Any:
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -40,13 +41,13 @@ def mix(x: Any) -> Any:
     return x ^ (x >> np.uint64(31))
 
 
-@njit([types.void(_HASHES, _WORDS, _VALID)], cache=True, nogil=True)
+@kernel(types.void(_HASHES, _WORDS, _VALID))
 def _mix_words(hashes: Any, words: Any, valid: Any) -> None:
     for row in range(hashes.size):
         hashes[row] = mix(hashes[row] ^ (words[row] if valid[row] else _NULL_WORD))
 
 
-@njit([types.void(_HASHES, _DATA, _OFFSETS, _VALID)], cache=True, nogil=True)
+@kernel(types.void(_HASHES, DATA, _OFFSETS, _VALID))
 def _mix_bytes(hashes: Any, data: Any, offsets: Any, valid: Any) -> None:
     for row in range(hashes.size):
         h = hashes[row]

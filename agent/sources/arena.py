@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from agent.kernel import Bytes, Ints
 from agent.ports import TableBatch
 from agent.schema import LOG_BATCH, TableSchema
 from agent.sources import gather
-from agent.sources.kernel import Bytes, Ints
 from reactor.ids import Ts
 from reactor.records import DdlRecord
 

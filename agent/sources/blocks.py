@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from agent.errors import SourceUnreachableError
+from agent.kernel import Bytes
 from agent.schema import TableSchema
-from agent.sources.kernel import Bytes
 
 _READ_TIMEOUT_S = 600.0
 

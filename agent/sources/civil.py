@@ -2,7 +2,7 @@
 
 from numba import types
 
-from agent.sources.kernel import kernel
+from agent.kernel import kernel
 
 
 @kernel(types.int64(types.int64, types.int64, types.int64))

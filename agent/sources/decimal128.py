@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import kernel
+from agent.kernel import kernel
 
 WORDS: Final = types.uint64[:, ::1]
 _MASK = np.uint64(0xFFFFFFFF)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import DATA, Bytes, Ints, kernel
+from agent.kernel import DATA, Bytes, Ints, kernel
 
 _INTS: Final = types.int64[::1]
 _ROWS: Final = types.int64[:, ::1]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.sources.kernel import Bytes, Ints
+from agent.kernel import Bytes, Ints
 from agent.sources.mysql import kernels_bytes
 from agent.sources.mysql.kernels_numbers import GOOD, fill_validity
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from agent.sources.kernel import DATA, kernel
+from agent.kernel import DATA, kernel
 
 TABLES: Final = types.Array(types.uint32, 2, "C", readonly=True)
 _POLYNOMIAL = 0xEDB88320

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from agent.kernel import DATA, Ints, kernel
 from agent.sources.decimal128 import WORDS, is_below_power, multiply_add, store
-from agent.sources.kernel import DATA, Ints, kernel
 from agent.sources.mysql.kernels_bytes import OFFSETS, READ_OFFSETS
 from agent.sources.mysql.kernels_numbers import GOOD, POSITIONS, read_big_endian
 from agent.sources.mysql.types import DIGIT_BYTES

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from agent.kernel import Bytes, Ints
 from agent.schema import TableSchema
-from agent.sources.kernel import Bytes, Ints
 from agent.sources.mysql import events, split
 from agent.sources.mysql.split import ABSENT, UNWANTED
 

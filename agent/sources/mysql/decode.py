@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from agent.errors import DecodeError
+from agent.kernel import Bytes, Ints
 from agent.ports import Changes
 from agent.schema import TableSchema
-from agent.sources.kernel import Bytes, Ints
 from agent.sources.mysql import columns, locate, rewrite, types
 from agent.sources.mysql.builders import BadValueError, Builder
 

@@ -12,8 +12,8 @@ import numpy as np
 import structlog
 
 from agent.errors import NEW_SNAPSHOT, SourceError
+from agent.kernel import Ints
 from agent.sources.arena import Arena
-from agent.sources.kernel import Ints
 from agent.sources.mysql import split, txn
 from agent.sources.mysql.rolled_back import Range, RolledBack
 from agent.sources.source import StreamRestart

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import DATA, kernel
+from agent.kernel import DATA, kernel
 from agent.sources.mysql.kernels_numbers import GOOD, POSITIONS
 from agent.sources.mysql.wire import read_u16, read_u24, read_u32
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import DATA, kernel
+from agent.kernel import DATA, kernel
 from agent.sources.mysql.kernels_bytes import OFFSETS, READ_OFFSETS
 from agent.sources.mysql.wire import read_u16, read_u32, read_u64
 

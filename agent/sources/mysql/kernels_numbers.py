@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from agent.kernel import DATA, kernel
 from agent.sources.decimal128 import WORDS
-from agent.sources.kernel import DATA, kernel
 from agent.sources.mysql.wire import read_u16, read_u24, read_u32, read_u64
 
 POSITIONS: Final = types.int64[::1]

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from agent.kernel import DATA, kernel
 from agent.sources.civil import days_from_civil
 from agent.sources.decimal128 import WORDS, is_below_power, multiply_add, store
-from agent.sources.kernel import DATA, kernel
 
 NULL: Final = -1
 ZERO: Final = -2

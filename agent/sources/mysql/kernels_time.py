@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from agent.kernel import DATA, kernel
 from agent.sources.civil import days_from_civil
-from agent.sources.kernel import DATA, kernel
 from agent.sources.mysql.kernels_bytes import OFFSETS
 from agent.sources.mysql.kernels_numbers import GOOD, POSITIONS, read_big_endian
 from agent.sources.mysql.locate import NULL

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
+from agent.kernel import DATA, kernel
 from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE
-from agent.sources.kernel import DATA, kernel
 from agent.sources.mysql.wire import (
     DELETE_V1,
     DELETE_V2,

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
+from agent.kernel import Bytes, Ints
 from agent.sources.arena import Arena
-from agent.sources.kernel import Bytes, Ints
 from agent.sources.mysql import txn
 from reactor.ids import Ts
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import numpy as np
 
-from agent.sources.kernel import Ints
+from agent.kernel import Ints
 from agent.sources.mysql import txn
 from agent.sources.mysql.events import TaggedGtid
 from agent.sources.mysql.gtid import GtidSet, MariaGtidSet, MysqlGtidSet, parse_gtid_set

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.kernel import Ints
 from agent.schema import TableSchema
 from agent.sources.arena import Arena
-from agent.sources.kernel import Ints
 from agent.sources.mysql import events, prepared, split, sql_text, statements, txn, wire
 from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.dropping import Dropping

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from agent.kernel import Bytes, Ints
 from agent.schema import TableSchema
-from agent.sources.kernel import Bytes, Ints
 from agent.sources.mysql import json_partial, wire
 from agent.sources.mysql.row_parts import bitmaps_at
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 from pymysql.constants import COMMAND
 
 from agent.errors import DecodeError
+from agent.kernel import Ints
 from agent.schema import Column, TableSchema, ZeroDates
 from agent.sources.blocks import RowsReader
-from agent.sources.kernel import Ints
 from agent.sources.mysql import kernels_text, text_columns, types
 from agent.sources.mysql.connection import Connection
 from agent.sources.mysql.refusals import refusal

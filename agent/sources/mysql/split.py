@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import DATA, Bytes, Ints, kernel
+from agent.kernel import DATA, Bytes, Ints, kernel
 from agent.sources.mysql import txn, wire
 from agent.sources.mysql.crc import TABLES, crc32
 from agent.sources.mysql.txn import INTS, LINES

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Collection
 
 from agent.errors import SourceUnreachableError
+from agent.kernel import Ints
 from agent.schema import TableSchema
 from agent.sources.arena import Arena, Cut
 from agent.sources.blocks import receive_all
-from agent.sources.kernel import Ints
 from agent.sources.mysql import crc, split, txn
 from agent.sources.mysql.connection import Connection
 from agent.sources.mysql.declarations import Declarations

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.sources.kernel import Bytes, Ints
+from agent.kernel import Bytes, Ints
 from agent.sources.mysql import kernels_text
 
 _ASCII_MAX = 127

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import DATA, Bytes, Ints, kernel
+from agent.kernel import DATA, Bytes, Ints, kernel
 from agent.sources.mysql import wire
 from agent.sources.mysql.wire import read_u32, read_u64
 

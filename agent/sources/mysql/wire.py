@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import DATA, kernel
+from agent.kernel import DATA, kernel
 
 #: bytes of the header that every event begins with: timestamp, type, server id, length, end position, flags
 HEADER_BYTES: Final = 19

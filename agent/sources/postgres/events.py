@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agent.kernel import Ints
 from agent.schema import Column, TableSchema
-from agent.sources.kernel import Ints
 from agent.sources.postgres.split import ABSENT, UNWANTED, find
 from agent.sources.postgres.wire import CLOCK_EPOCH
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import DATA, kernel
+from agent.kernel import DATA, kernel
 from agent.sources.postgres.wire import POSITIONS, value_length
 
 OFFSETS: Final = types.int32[::1]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from numba import types
 
-from agent.sources.kernel import DATA, kernel
+from agent.kernel import DATA, kernel
 from agent.sources.postgres.wire import POSITIONS, read_i16, read_i32, read_i64, value_length
 
 #: PostgreSQL counts from 2000-01-01

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from agent.kernel import DATA, kernel
 from agent.sources.decimal128 import WORDS, is_below_power, multiply_add, store
-from agent.sources.kernel import DATA, kernel
 from agent.sources.postgres.kernels_bytes import OFFSETS, TOO_LARGE
 from agent.sources.postgres.wire import NULL, POSITIONS, read_i16, value_length
 

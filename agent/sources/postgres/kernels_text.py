@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from agent.kernel import DATA, kernel
 from agent.sources.civil import days_from_civil
 from agent.sources.decimal128 import WORDS, is_below_power, multiply_add, store
-from agent.sources.kernel import DATA, kernel
 from agent.sources.postgres.kernels_fixed import (
     DATE_MAX,
     DATE_MIN,

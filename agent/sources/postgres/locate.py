@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from numba import types
 
+from agent.kernel import DATA, kernel
 from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE
-from agent.sources.kernel import DATA, kernel
 from agent.sources.postgres.wire import NULL, PAIR, UNCHANGED, read_i16, read_i32
 
 #: second index of the counts: how many values of a column came in which form

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import DATA, Bytes, Ints, kernel
+from agent.kernel import DATA, Bytes, Ints, kernel
 from agent.sources.postgres.wire import CLOCK_EPOCH, read_i32, read_i64
 
 _INTS: Final = types.int64[::1]

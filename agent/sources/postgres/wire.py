@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.sources.kernel import DATA, kernel
+from agent.kernel import DATA, kernel
 
 #: PostgreSQL counts microseconds from 2000: what has to be added for Unix microseconds
 CLOCK_EPOCH: Final = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000

@@ -1,0 +1,54 @@
+"""Kernels are compiled once, by a process of its own, and again when what they are made from has changed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import agent
+
+_REPO = Path(agent.__file__).parent.parent
+
+_COMPILED = """
+import sys
+from agent import key_hash
+from agent.sources.mysql import decode
+loaded = [vars(module) for name, module in sys.modules.items() if name.startswith("agent.")]
+kernels = {id(each): each for names in loaded for each in names.values() if hasattr(each, "nopython_signatures")}
+misses = [sum(kernel.stats.cache_misses.values()) for kernel in kernels.values()]
+print(len(misses), sum(misses))
+"""
+
+
+def _run(code: str, cache: Path | str | None, package: Path = _REPO) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(package)}
+    env.pop("NUMBA_CACHE_DIR", None)
+    if cache is not None:
+        env["NUMBA_CACHE_DIR"] = str(cache)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=package, capture_output=True, text=True, check=True, timeout=300
+    )
+
+
+def test_first_process_compiles_one_kernel_and_has_the_others_compiled(tmp_path: Path) -> None:
+    (imported, here), (again, misses) = (map(int, _run(_COMPILED, tmp_path).stdout.split()) for _ in range(2))
+    assert imported == again > 50
+    assert (here, misses) == (1, 0)
+
+
+def test_without_a_place_to_keep_them_every_process_compiles() -> None:
+    ran = _run("from agent.sources.civil import days_from_civil; print(days_from_civil(1970, 1, 2))", "/proc/nowhere")
+    assert ran.stdout.split() == ["1"]
+    assert "NUMBA_CACHE_DIR" in ran.stderr
+
+
+def test_change_of_what_kernels_import_is_noticed(tmp_path: Path) -> None:
+    """numba compares only the file that a kernel stands in."""
+    shutil.copytree(_REPO / "agent", tmp_path / "agent", ignore=shutil.ignore_patterns("__pycache__"))
+    home = "from agent.kernel import _home; print(_home())"
+    before = _run(home, None, tmp_path).stdout
+    assert Path(before.strip()).is_relative_to(tmp_path)
+    ports = tmp_path / "agent" / "ports.py"  # it numbers the operations, and has no kernel
+    ports.write_text(ports.read_text() + "\n")
+    assert _run(home, None, tmp_path).stdout != before
