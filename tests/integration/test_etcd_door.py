@@ -125,6 +125,31 @@ async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path:
                 os.kill(etcd.pid, signal.SIGCONT)
 
 
+async def test_whatever_a_renewal_is_doing_when_etcd_dies_it_may_be_tried_again(tmp_path: Path) -> None:
+    """On a connection that is just breaking, grpc calls a write an internal error. It ended captures."""
+    errors: list[EtcdError] = []
+    renewed = anyio.Event()
+
+    async def renew(client: EtcdClient, lease: int) -> None:
+        try:
+            while True:
+                await client.keep_alive(lease)
+                renewed.set()
+        except EtcdError as error:
+            errors.append(error)
+
+    with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
+        async with client_of(etcd.url) as client:
+            lease = await client.grant(60)
+            async with anyio.create_task_group() as tasks:
+                for _ in range(100):
+                    tasks.start_soon(renew, client, lease)
+                await renewed.wait()
+                await anyio.to_thread.run_sync(etcd.kill)
+    assert {type(error) for error in errors} == {EtcdUnreachableError}
+    assert len(errors) == 100
+
+
 async def test_reads_go_on_with_another_endpoint_when_one_hangs(etcd_url: str, tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as hanging:
         async with client_of(hanging.url, etcd_url, timeout_s=4.0) as client:
