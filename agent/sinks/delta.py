@@ -44,7 +44,7 @@ from agent.sinks import (
     delta_upkeep,
 )
 from agent.sinks.delta_alter import Alterer
-from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_files import TRUNCATION, DataFile
 from agent.sinks.delta_table import Owner, TablePlace
 from agent.sinks.uri import SinkUri
 from reactor.ids import TableSpan, Ts
@@ -209,7 +209,7 @@ class DeltaSink:
         parts, files = seen.counted(changes), []
         if not self._is_changelog:
             rest, is_truncate = after_truncate(list(parts))
-            files += [DataFile("", 0, 0, "", "", is_truncate=True)] if is_truncate else []
+            files += [TRUNCATION] if is_truncate else []
             _refuse_unless_inserts(rest)
             parts = iter(rest)
         for _, group in groupby(parts, lambda part: part.after.schema):

@@ -67,6 +67,10 @@ class DataFile:
         return AddAction(self.path, self.bytes, {}, int(time.time() * 1000), True, self.stats)
 
 
+#: in front of a TRUNCATE's new rows
+TRUNCATION = DataFile("", 0, 0, "", "", is_truncate=True)
+
+
 def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema) -> DataFile | None:
     """Write one Parquet file; None (and no file) when there is no row.
 

@@ -6,29 +6,35 @@ its rows become a file of the table, its keys are kept aside. Then every file of
 of these keys, and one commit makes all of it visible, with the record. In memory are one part, or the keys of one file
 of the table, however large the transaction is, and whatever it does.
 
-Left to be merged as a whole is what only stored values can tell (a value that an update left out), a TRUNCATE, and
-anything but new rows where the table's log is delta-rs's to read (``delta_log``).
+What its updates left out is laid down by part too, when the files are gone through, and then the rows become files.
+
+Left to be merged as a whole are rows whose key changes while a value is left out, which may stand in another part; and
+anything but new rows (also behind a TRUNCATE) where the table's log is delta-rs's to read (``delta_log``).
 """
 
 import os
 import pickle
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from agent.change_rows import after_truncate
 from agent.changes import net_changes
 from agent.key_hash import key_hash
-from agent.ports import TRUNCATE, Changes, FlushResult, FlushTask
-from agent.sinks import delta_commit, delta_schema, delta_table, delta_upsert
-from agent.sinks.delta_files import DataFile
+from agent.ports import Changes, FlushResult, FlushTask
+from agent.sinks import delta_commit, delta_schema, delta_stored, delta_table, delta_truncate, delta_upsert
+from agent.sinks.delta_files import TRUNCATION, DataFile
 from agent.sinks.delta_log import TableLog
+from agent.sinks.delta_stored import IncompleteRows, ReplacedRows
 from agent.sinks.delta_table import TablePlace
 from agent.sinks.delta_vectors import Positions
-from agent.span_rows import by_span
+from agent.span_rows import by_span, incomplete_moves
 from reactor.ids import TableSpan
 
 #: of the segments, compressed; more is taken apart, and each part is about so much
@@ -49,12 +55,10 @@ def write(place: TablePlace, log: TableLog | None, task: FlushTask, changes: Ite
     with tempfile.TemporaryDirectory(prefix="weir-large-", dir=_scratch()) as directory:
         scratch = _Scratch(directory, spans, task.table.key)
         for part in changes:
-            if (part.op == TRUNCATE).any():
-                return None
             rows, commit_time = rows + len(part), max(commit_time, part.commit_time)
             scratch.lay_down(part)
             del part  # it is large, and the next one is to come
-        files = _fold(place, log, task, scratch)
+        files = None if scratch.has_incomplete_moves else _fold(place, log, task, scratch)
         if files is None:
             return None
         committed = _commit(place, log, task, scratch, files)
@@ -83,77 +87,136 @@ def _scratch() -> str | None:
 
 
 class _Scratch:
-    """What is laid down by part: the changes, then the keys that the table may hold."""
+    """What is laid down by part: the changes; then the keys that the table may hold, and rows that leave values out;
+    then the values."""
 
     def __init__(self, directory: str, spans: Sequence[TableSpan], key: Sequence[str]) -> None:
         self._directory = directory
         self._spans = spans
         self._starts = np.array([span.start for span in spans], np.uint64)
         self._key = key
-        self._source: pa.Schema | None = None
-        self.key_schema: pa.Schema | None = None
+        #: as the source has it, and as the table has its keys
+        self.schema: pa.Schema | None = None
+        self.keys: pa.Schema | None = None
+        self._left_out: dict[str, pa.Field] = {}
+        self.is_truncated = False
+        self.has_incomplete_moves = False
 
     def lay_down(self, part: Changes) -> None:
-        """In log order."""
-        self._source = pa.schema([part.after.schema.field(name) for name in self._key])
-        for number, rows in by_span(part, self._spans, key=self._key):
-            with open(self._path("changes", number), "ab") as file:
-                pickle.dump(rows, file, protocol=pickle.HIGHEST_PROTOCOL)
+        """In log order; a TRUNCATE makes void what was laid down before it."""
+        self.schema = part.after.schema
+        rest, is_truncated = after_truncate([part])
+        if is_truncated:
+            self.is_truncated, self.has_incomplete_moves = True, False
+            for number in range(len(self._spans)):
+                self._forget("changes", number)
+        for each in rest:
+            self.has_incomplete_moves |= bool(incomplete_moves(each, key=self._key).any())
+            for number, rows in by_span(each, self._spans, key=self._key):
+                self._lay_down("changes", number, rows)
 
     def laid_down(self) -> Iterator[tuple[int, list[Changes]]]:
         """Each part that has any."""
         for number in range(len(self._spans)):
-            path = self._path("changes", number)
-            if os.path.exists(path):
-                with open(path, "rb") as file:
-                    rows = []
-                    while file.peek(1):
-                        rows.append(pickle.load(file))
-                os.unlink(path)
+            rows = list(self._laid_down("changes", number))
+            if rows:
                 yield number, rows
-                del rows  # the next ones are to come
+            del rows  # the next ones are to come
 
     def keep_keys(self, number: int, keys: pa.Table) -> None:
-        self.key_schema = keys.schema
-        with pa.OSFile(self._path("keys", number), "wb") as file, pa.ipc.new_file(file, keys.schema) as writer:
-            writer.write_table(keys)
+        self.keys = keys.schema
+        self._keep("keys", number, keys)
+
+    def keep_incomplete(self, number: int, rows: IncompleteRows, stored_keys: pa.Table) -> None:
+        self._left_out |= {item.name: item for item in rows.columns}
+        self._keep("waiting", number, stored_keys)
+        self._lay_down("incomplete", number, rows)
 
     def places(self, stored: pa.Table) -> Positions:
-        """Where in a file of the table, whose key columns are ``stored``, keys are that were kept."""
-        assert self._source is not None, "something was laid down"
+        found = [np.empty(0, np.int64)]
+        for number, at in self._by_part(stored):
+            if (wanted := self._kept("keys", number)) is not None:
+                found.append(at[delta_upsert.places(stored.take(pa.array(at)), wanted)])
+        return np.sort(np.concatenate(found))
+
+    def take(self, replaced: ReplacedRows) -> None:
+        """Lay down the values of one file of the table that rows wait for."""
+        if not self._left_out:
+            return
+        row, part = np.full((2, len(replaced.places)), -1, np.int64)
+        for number, at in self._by_part(replaced.keys):
+            if (wanted := self._kept("waiting", number)) is not None:
+                row[at], part[at] = delta_stored.match(wanted, replaced.keys.take(pa.array(at))), number
+        for at, values in replaced.values(np.flatnonzero(row >= 0), pa.schema(list(self._left_out.values()))):
+            for number in np.unique(part[at]):
+                mine = np.flatnonzero(part[at] == number)
+                self._lay_down("values", number, (row[at][mine], values.take(pa.array(mine))))
+
+    def filled(self) -> Iterator[pa.Table]:
+        """Each part's rows that left values out, with the values that were laid down."""
+        for number in range(len(self._spans)):
+            for rows in self._laid_down("incomplete", number):
+                values = self._laid_down("values", number)
+                yield rows.filled((at, found.select(rows.columns.names)) for at, found in values)
+                del rows
+            self._forget("values", number)  # another attempt finds others
+
+    def _by_part(self, stored: pa.Table) -> Iterator[tuple[int, Positions]]:
+        """Which of these keys, as the table has them, belong to which part."""
+        assert self.schema is not None, "something was laid down"
+        source = pa.schema([self.schema.field(name) for name in self._key])
         [batch] = stored.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], stored.schema)]
-        hashes = key_hash(delta_schema.source_keys(batch, self._source), self._key)
+        hashes = key_hash(delta_schema.source_keys(batch, source), self._key)
         part = np.searchsorted(self._starts, hashes, side="right") - 1
         order = np.argsort(part, kind="stable")
         ends = np.searchsorted(part[order], np.arange(-1, len(self._spans)), side="right")
-        found = [np.empty(0, np.int64)]
         for number, (begin, end) in enumerate(pairwise(ends.tolist())):
-            path = self._path("keys", number)
-            if end > begin and os.path.exists(path):
-                at = order[begin:end]
-                with pa.memory_map(path) as file:
-                    wanted = pa.ipc.open_file(file).read_all()
-                    found.append(at[delta_upsert.places(stored.take(pa.array(at)), wanted)])
-        return np.sort(np.concatenate(found))
+            if end > begin:
+                yield number, order[begin:end]
+
+    def _lay_down(self, kind: str, number: int, what: object) -> None:
+        with open(self._path(kind, number), "ab") as file:
+            pickle.dump(what, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _laid_down(self, kind: str, number: int) -> Iterator[Any]:
+        with suppress(FileNotFoundError), open(self._path(kind, number), "rb") as file:
+            while file.peek(1):
+                yield pickle.load(file)
+
+    def _keep(self, kind: str, number: int, table: pa.Table) -> None:
+        with pa.OSFile(self._path(kind, number), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+
+    def _kept(self, kind: str, number: int) -> pa.Table | None:
+        path = self._path(kind, number)
+        return pa.ipc.open_file(pa.memory_map(path)).read_all() if os.path.exists(path) else None
+
+    def _forget(self, kind: str, number: int) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self._path(kind, number))
 
     def _path(self, kind: str, number: int) -> str:
         return os.path.join(self._directory, f"{kind}-{number}")
 
 
 def _fold(place: TablePlace, log: TableLog | None, task: FlushTask, scratch: _Scratch) -> list[DataFile] | None:
-    """The files of the rows as they are in the end; None where the parts have to be merged as a whole."""
+    """The files of the rows as they are in the end, but for those that leave values out; None where the parts have to
+    be merged as a whole."""
     files, fits = [], True
     for number, rows in scratch.laid_down():
         net = net_changes(rows, key=task.table.key)
         rows.clear()  # what is folded is a copy
-        if net.kept:
-            return None
         upserts = delta_schema.delta_table(net.upserts)
         fits = fits and log is not None and delta_upsert.fits(log, upserts)
-        if not delta_upsert.is_new(net, task):
+        is_new = scratch.is_truncated or delta_upsert.is_new(net, task)
+        if not is_new:
             scratch.keep_keys(number, delta_upsert.changed_keys(task, net, upserts))
-        if scratch.key_schema is not None and not fits:  # what only appends may bring other columns
+        if scratch.keys is not None and not fits:  # what only appends may bring other columns
             return None
+        if net.kept and not is_new:
+            incomplete = IncompleteRows.of(upserts, net)
+            scratch.keep_incomplete(number, incomplete, incomplete.stored_keys(net, task.table.key))
+            continue
         file = delta_upsert.write_rows(place, task, upserts.schema, [upserts])
         files += [] if file is None else [file]
     return files
@@ -163,17 +226,23 @@ def _commit(
     place: TablePlace, log: TableLog | None, task: FlushTask, scratch: _Scratch, files: Sequence[DataFile]
 ) -> bool:
     """Whether the table now records ``task.to_ts``; it does not if there was nothing to change after all."""
-    keys = scratch.key_schema
+    keys = scratch.keys
     if log is not None and keys is not None:
         return delta_commit.on_newest(
-            place, log.refreshed, lambda newest: delta_upsert.replace(newest, place, task, files, keys, scratch.places)
+            place, log.refreshed, lambda newest: delta_upsert.replace(newest, place, task, files, keys, scratch)
         )
-    if files:
-        delta_commit.with_retries(place, lambda table: _append(table, task, files))
-    return bool(files)
+    if files or scratch.is_truncated:
+        delta_commit.with_retries(place, lambda table: _append(table, place, task, scratch, files))
+    return bool(files) or scratch.is_truncated
 
 
-def _append(table: DeltaTable, task: FlushTask, files: Sequence[DataFile]) -> None:
-    if not delta_table.is_written(table, task):
-        delta_commit.add_columns(table, files, name=f"{task.table.schema_name}.{task.table.name}")
-        delta_commit.commit_to(table, files, delta_table.commit_properties([task]))
+def _append(
+    table: DeltaTable, place: TablePlace, task: FlushTask, scratch: _Scratch, files: Sequence[DataFile]
+) -> None:
+    if delta_table.is_written(table, task):
+        return
+    delta_commit.add_columns(table, files, name=f"{task.table.schema_name}.{task.table.name}")
+    if scratch.is_truncated:
+        assert scratch.schema is not None, "the TRUNCATE was laid down"
+        files = [TRUNCATION, *delta_truncate.write_rest(table, place, task, scratch.schema), *files]
+    delta_commit.commit_to(table, files, delta_table.commit_properties([task]))

@@ -28,7 +28,7 @@ from agent.sinks import (
     delta_truncate,
     delta_upsert,
 )
-from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_files import TRUNCATION, DataFile
 from agent.sinks.delta_table import TablePlace
 
 _GONE = "gone"
@@ -76,16 +76,11 @@ def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChange
     upserts = delta_schema.delta_table(net.upserts)
     delta_commit.add_fields(table, Schema.from_arrow(upserts.schema), name=name)
     if net.is_truncated or delta_upsert.is_new(net, task):
-        rest = delta_truncate.write_rest(table, place, task, source) if _leaves_rest(task, net) else []
+        rest = delta_truncate.write_rest(table, place, task, source) if net.is_truncated else []
         _append(table, place, task, upserts, rest, is_truncate=net.is_truncated)
         return True
     _replace(table, task, net, upserts)
     return delta_table.recorded_ts(table, task.changefeed, task.span) == task.to_ts
-
-
-def _leaves_rest(task: FlushTask, net: NetChanges) -> bool:
-    """A TRUNCATE takes the span's rows; where the table has more spans, theirs stay."""
-    return net.is_truncated and not task.span.is_whole_table
 
 
 def _append(
@@ -100,7 +95,7 @@ def _append(
     file = delta_upsert.write_rows(place, task, rows.schema, [rows])
     files = [*rest, *([] if file is None else [file])]
     if is_truncate:
-        files.insert(0, DataFile("", 0, 0, "", "", is_truncate=True))
+        files.insert(0, TRUNCATION)
     delta_commit.commit_to(table, files, delta_table.commit_properties([task]))
 
 

@@ -21,7 +21,10 @@ from reactor.ids import TableSpan
 
 
 def write_rest(table: DeltaTable, place: TablePlace, task: FlushTask, source: pa.Schema) -> list[DataFile]:
-    """The rows of other spans in a file of their own. ``source``: the types that keys are hashed in."""
+    """The rows of other spans, where the table has any, in a file of their own. ``source``: the types that keys are
+    hashed in."""
+    if task.span.is_whole_table:
+        return []
     plain = delta_table.plain_schema(table.schema())
     name = f"rest-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
     file = delta_files.write_file(place, name, _rest(table, plain, source, task.span, task.table.key), plain)

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol
 from uuid import uuid4
 
 import numpy as np
@@ -139,11 +140,32 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
     return True
 
 
+class Replacement(Protocol):
+    """Rows that come in the place of others."""
+
+    def places(self, stored: pa.Table) -> Positions:
+        """Where among the key columns of a file rows go."""
+        ...
+
+    def take(self, replaced: ReplacedRows) -> None:
+        """They go: last occasion to read them."""
+        ...
+
+    def filled(self) -> Iterator[pa.Table]:
+        """After the last of them: rows that needed their values."""
+        ...
+
+
 def replace(
-    log: TableLog, place: TablePlace, task: FlushTask, files: Sequence[DataFile], keys: pa.Schema, find: Finder
+    log: TableLog,
+    place: TablePlace,
+    task: FlushTask,
+    files: Sequence[DataFile],
+    keys: pa.Schema,
+    replacement: Replacement,
 ) -> bool:
-    """``files`` in the place of the rows that ``find`` finds among key columns: as ``apply``, but one file of the table
-    at a time, and all of its files may be touched.
+    """``files`` and the rest of ``replacement`` in the place of what that finds by the columns ``keys``: as ``apply``,
+    but one file of the table at a time, and all of its files may be touched.
 
     :raises CommitFailedError: another commit was faster.
     """
@@ -151,9 +173,11 @@ def replace(
         return True
     changed = _Changed(list(files), [])
     for file in log.files.values():
-        item = _thinned(place, file, keys, find)
+        item = _thinned(place, file, keys, replacement.places)
         if item.is_touched:
+            replacement.take(_replaced(place, item, keys))
             changed.leave_rest(log, place, task, item)
+    changed.files.extend(write_rows(place, task, rows.schema, [rows]) for rows in replacement.filled())
     if not changed.files and not changed.actions:
         return False
     changed.commit(log, task)

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.ports import BEFORE_KEY, Changes, FlushTask, SegmentRef, SpanCut
-from agent.sinks import delta_commit, delta_upsert, open_sink
+from agent.sinks import delta_commit, delta_stored, delta_upsert, open_sink
 from agent.sinks.delta import DeltaSink
 from agent.span_rows import keep_span
 from owner.scheduler.spans import even_spans
@@ -105,7 +105,7 @@ def test_very_many_new_rows_come_part_by_part_and_in_one_commit(tmp_path: Path) 
 def test_whatever_it_does_it_is_one_commit_and_nothing_of_it_is_merged_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
 ) -> None:
-    """Keys change, within a part and from one to another, also again and again, and come back."""
+    """Keys change, within a part and from one to another, also again and again, and come back; values are left out."""
     _refuse_merges(monkeypatch)
     monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", 0)
     chance = random.Random(7)
@@ -134,7 +134,7 @@ def _some_changes(chance: random.Random, expected: Rows, count: int) -> list[Cha
     for number in range(count):
         key, value = chance.choice(list(expected)), (f"n{number}", chance.choice(["x", None]))
         new = chance.randrange(100_000)
-        match chance.randrange(4):
+        match chance.randrange(6):
             case 0 if new not in expected:
                 expected[new] = value
                 made.append(insert(new, *value))
@@ -145,9 +145,15 @@ def _some_changes(chance: random.Random, expected: Rows, count: int) -> list[Cha
                 del expected[key]
                 expected[new] = value
                 made.append(moved(key, new, *value))
-            case _:
+            case 3:
                 expected[key] = value
                 made.append(update(key, *value))
+            case 4:
+                expected[key] = (expected[key][0], value[1])
+                made.append(update(key, UNCHANGED, value[1]))
+            case _:
+                expected[key] = (value[0], expected[key][1])
+                made.append(update(key, value[0], UNCHANGED))
     return made
 
 
@@ -198,21 +204,81 @@ def test_a_replayed_range_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert stored(sink) == {at: ("m", "m") if at >= 2 else ("a", "x") for at in range(60)}
 
 
-@pytest.mark.parametrize(
-    ("large", "left"),
-    [
-        ([update(1, "b", UNCHANGED)], {1: ("b", "x"), 2: ("a", "y")}),
-        ([truncate(), insert(3, "n", "z")], {3: ("n", "z")}),
-        ([update(5, "b", UNCHANGED, before=(1, None, None), before_kind=BEFORE_KEY)], {5: ("b", "x"), 2: ("a", "y")}),
-    ],
-    ids=["left out", "truncate", "moved and left out"],
-)
-def test_what_stored_values_alone_can_tell_is_merged_as_a_whole(
-    tmp_path: Path, large: Sequence[Change], left: Rows
+@pytest.mark.parametrize("vectors", [True, False])
+def test_what_every_update_leaves_out_is_read_once_from_each_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
 ) -> None:
+    """``binlog_row_image=MINIMAL``: of some rows the one value, of some the other."""
+    _refuse_merges(monkeypatch)
+    read: list[str] = []
+    inner = delta_stored.ReplacedRows.values
+
+    def values(self: delta_stored.ReplacedRows, *arguments: Any) -> Any:
+        read.append(self.path)
+        return inner(self, *arguments)
+
+    monkeypatch.setattr(delta_stored.ReplacedRows, "values", values)
+    sink = holding(tmp_path, {at: (f"name {at}", f"big {at}") for at in range(3_000)}, vectors=vectors)
+    parts = [
+        changes([update(at, "b", UNCHANGED) for at in range(0, 3_000, 2)]),
+        changes([update(at, UNCHANGED, "y") for at in range(0, 3_000, 3)]),
+        changes([insert(at, "n", "z") for at in range(3_000, 3_100)]),
+    ]
+    before = version(sink)
+    assert flush(sink, heavy(task(sink, 100, 200)), *parts).committed
+    assert version(sink) == before + 1
+    assert len(read) == len(set(read)) == 3
+    changed = {at: ("b" if at % 2 == 0 else f"name {at}", "y" if at % 3 == 0 else f"big {at}") for at in range(3_000)}
+    assert stored(sink) == changed | dict.fromkeys(range(3_000, 3_100), ("n", "z"))
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_all_rows_written_anew_behind_a_truncate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
+) -> None:
+    """What stands before it is void, also what would have to be merged as a whole."""
+    _refuse_merges(monkeypatch)
+    sink = holding(tmp_path, dict.fromkeys(range(300), ("a", "x")), vectors=vectors)
+    before = version(sink)
+    parts = [
+        changes([insert(at, "early", "x") for at in range(1_000, 1_100)]),
+        changes([moved(7, 7_000, "m", UNCHANGED), truncate(), insert(1, "n", "z")]),
+        changes([insert(at, "n", "z") for at in range(2, 600)]),
+        changes([update(at, "u", UNCHANGED) for at in range(0, 600, 2) if at]),
+    ]
+    order = heavy(task(sink, 100, 200))
+    assert flush(sink, order, *parts).committed
+    assert version(sink) == before + 1
+    assert stored(sink) == {at: ("n" if at % 2 else "u", "z") for at in range(1, 600)}
+    assert flush(sink, order, *parts).committed
+    assert version(sink) == before + 1
+
+
+def test_nothing_but_a_truncate_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _refuse_merges(monkeypatch)
+    sink = holding(tmp_path, dict.fromkeys(range(300), ("a", "x")), vectors=True)
+    parts = [changes([insert(at, "n", "z") for at in range(1_000, 1_100)]), changes([truncate()])]
+    assert flush(sink, heavy(task(sink, 100, 200)), *parts).committed
+    assert stored(sink) == {}
+
+
+def test_one_span_truncates_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _refuse_merges(monkeypatch)
+    held = dict.fromkeys(range(300), ("a", "x"))
+    sink = holding(tmp_path, held, vectors=True)
+    span, _ = _halves(sink)
+    order = heavy(replace(task(sink, 100, 200), span=span))
+    anew = [keep_span(changes([truncate(), *(insert(at, "b", "y") for at in range(300))]), span, key=KEYED.key)]
+    assert flush(sink, order, *anew).committed
+    ours = set(anew[0].after.column("id").to_pylist()) - {None}
+    assert 0 < len(ours) < 300
+    assert stored(sink) == {at: ("b", "y") if at in ours else ("a", "x") for at in range(300)}
+
+
+def test_a_key_that_changes_while_a_value_is_left_out_is_merged_as_a_whole(tmp_path: Path) -> None:
     sink = loaded(tmp_path, rows=[(1, "a", "x"), (2, "a", "y")])
-    assert flush(sink, heavy(task(sink, 100, 200)), changes(large)).committed
-    assert stored(sink) == left
+    assert flush(sink, heavy(task(sink, 100, 200)), changes([moved(1, 5, "b", UNCHANGED)])).committed
+    assert stored(sink) == {5: ("b", "x"), 2: ("a", "y")}
 
 
 def test_new_rows_with_another_column_beside_changes_are_merged_as_a_whole(tmp_path: Path) -> None:
@@ -238,7 +304,7 @@ def test_another_commit_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """What it has done to the files is respected."""
     sink = holding(tmp_path, dict.fromkeys(range(300), ("a", "x")), vectors=True)
     first, second = _halves(sink)
-    everything = changes([update(at, "b", "y") for at in range(0, 300, 2)])
+    everything = changes([update(at, "b", UNCHANGED) for at in range(0, 300, 2)])
     inner = delta_commit.append_to
     pending = [heavy(replace(task(sink, 100, 200), span=second))]
 
@@ -251,7 +317,7 @@ def test_another_commit_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(delta_commit, "append_to", append_to)
     order = heavy(replace(task(sink, 100, 200), span=first))
     assert flush(sink, order, keep_span(everything, first, key=KEYED.key)).committed
-    assert stored(sink) == {at: ("a", "x") if at % 2 else ("b", "y") for at in range(300)}
+    assert stored(sink) == {at: ("a", "x") if at % 2 else ("b", "x") for at in range(300)}
 
 
 WIDE = pa.schema([("amount", pa.decimal128(20, 3)), ("at", pa.time64("us")), ("name", pa.string()), ("n", pa.int64())])
