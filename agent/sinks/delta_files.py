@@ -8,10 +8,11 @@ on disk; on object stores that is what a put does anyway.
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
+from itertools import chain, groupby
 from typing import Any
 from uuid import uuid4
 
@@ -102,6 +103,26 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
         raise SinkConfigError(f"cannot write {name} in {place}: {error.strerror or error}; is it writable?") from error
     stats = _stats(metadata[0], schema)
     return DataFile(name, metadata[0].num_rows, size, json.dumps(stats), Schema.from_arrow(schema).to_json())
+
+
+def write_files(
+    place: TablePlace, name: Callable[[], str], tables: Iterable[pa.Table], *, bytes_max: int
+) -> Iterator[DataFile]:
+    """As ``write_file``, in as many files as it takes: each of one schema, and of about ``bytes_max`` in memory."""
+    for schema, group in groupby(tables, key=lambda table: table.schema):
+        for first in group:
+            some = _up_to(bytes_max, chain([first], group))  # noqa: B031  # what it leaves is the next file's
+            file = write_file(place, name(), some, schema)
+            if file is not None:
+                yield file
+
+
+def _up_to(size: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    for table in tables:
+        size -= table.nbytes
+        yield table
+        if size <= 0:
+            return
 
 
 def read_file(

@@ -2,11 +2,11 @@
 
 What is merged is in memory at once, decoded; and a transaction is never cut, so one of ten million rows would be too.
 Instead its changes are laid down in scratch files, one for each part of the table's keys. Each part is folded alone:
-its rows become a file of the table, its keys are kept aside. Then every file of the table is gone through once for rows
-of these keys, and one commit makes all of it visible, with the record. In memory are one part, or the keys of one file
-of the table, however large the transaction is, and whatever it does.
+its rows go to new files of the table, its keys are kept aside. Then every file of the table is gone through once for
+rows of these keys, and one commit makes all of it visible, with the record. In memory are one part, or the keys of one
+file of the table, however large the transaction is, and whatever it does.
 
-What its updates left out is laid down by part too, when the files are gone through, and then the rows become files.
+What its updates left out is laid down by part too, when the files are gone through, and then the rows go to files.
 
 Left to be merged as a whole are rows whose key changes while a value is left out, which may stand in another part; and
 anything but new rows (also behind a TRUNCATE) where the table's log is delta-rs's to read (``delta_log``).
@@ -17,16 +17,18 @@ import pickle
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from agent.change_rows import after_truncate
+from agent.change_rows import Mask, after_truncate
 from agent.changes import net_changes
-from agent.key_hash import key_hash
+from agent.key_hash import Hashes, key_hash
 from agent.ports import Changes, FlushResult, FlushTask
 from agent.sinks import delta_commit, delta_schema, delta_stored, delta_table, delta_truncate, delta_upsert
 from agent.sinks.delta_files import TRUNCATION, DataFile
@@ -37,9 +39,13 @@ from agent.sinks.delta_vectors import Positions
 from agent.span_rows import by_span, incomplete_moves
 from reactor.ids import TableSpan
 
-#: of the segments, compressed; more is taken apart, and each part is about so much
+#: of the segments, compressed; more is taken apart. A part is about a mebibyte, which takes least memory; but many
+#: parts take time, so it grows to another size before there are more of them
 _WHOLE_BYTES = 16 << 20
-_PART_BYTES = 4 << 20
+_PART_BYTES = 1 << 20
+_PART_BYTES_MAX = 4 << 20
+_PARTS = 256
+_UNIQUE = b"unique"
 
 
 def write(place: TablePlace, log: TableLog | None, task: FlushTask, changes: Iterable[Changes]) -> FlushResult | None:
@@ -58,8 +64,8 @@ def write(place: TablePlace, log: TableLog | None, task: FlushTask, changes: Ite
             rows, commit_time = rows + len(part), max(commit_time, part.commit_time)
             scratch.lay_down(part)
             del part  # it is large, and the next one is to come
-        files = None if scratch.has_incomplete_moves else _fold(place, log, task, scratch)
-        if files is None:
+        files = list(delta_upsert.write_files(place, task, _folded(log, task, scratch)))
+        if not scratch.fits:
             return None
         committed = _commit(place, log, task, scratch, files)
     return FlushResult(
@@ -75,7 +81,7 @@ def write(place: TablePlace, log: TableLog | None, task: FlushTask, changes: Ite
 
 def _parts(task: FlushTask) -> list[TableSpan]:
     size = sum(item.bytes for item in task.segments)
-    count = size // _PART_BYTES if size > _WHOLE_BYTES else 1
+    count = max(min(size // _PART_BYTES, _PARTS), size // _PART_BYTES_MAX) if size > _WHOLE_BYTES else 1
     start, width = task.span.start, task.span.end - task.span.start
     bounds = [start + width * at // count for at in range(count + 1)]
     return [TableSpan(task.span.table_id, first, end) for first, end in pairwise(bounds)]
@@ -84,6 +90,38 @@ def _parts(task: FlushTask) -> list[TableSpan]:
 def _scratch() -> str | None:
     """Where Spark has room for what is in the way."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hashed:
+    """Keys with their hashes, which rise."""
+
+    keys: pa.Table
+    hashes: Hashes
+    is_unique: bool = True
+
+    def table(self) -> pa.Table:
+        """The keys, then the hashes, and whether each of these is there once."""
+        is_unique = bool((self.hashes[1:] != self.hashes[:-1]).all())
+        column = pa.field("", pa.uint64(), metadata={_UNIQUE: str(int(is_unique))})
+        return self.keys.append_column(column, pa.array(self.hashes))
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Self:
+        keys = table.select(range(table.num_columns - 1))
+        is_unique = table.field(-1).metadata[_UNIQUE] == b"1"
+        return cls(keys, table.column(-1).combine_chunks().to_numpy(), is_unique)
+
+
+def _equal(left: pa.Table, right: pa.Table) -> Mask:
+    """Row by row."""
+    equal = np.ones(left.num_rows, np.bool_)
+    for ours, theirs in zip(left.columns, right.columns, strict=True):
+        same = pc.fill_null(pc.equal(ours, theirs), pc.and_(ours.is_null(), theirs.is_null()))
+        if pa.types.is_floating(ours.type):
+            same = pc.or_(same, pc.and_(pc.is_nan(ours), pc.is_nan(theirs)))
+        equal &= same.to_numpy()
+    return equal
 
 
 class _Scratch:
@@ -100,18 +138,19 @@ class _Scratch:
         self.keys: pa.Schema | None = None
         self._left_out: dict[str, pa.Field] = {}
         self.is_truncated = False
-        self.has_incomplete_moves = False
+        #: it need not be merged as a whole
+        self.fits = True
 
     def lay_down(self, part: Changes) -> None:
         """In log order; a TRUNCATE makes void what was laid down before it."""
         self.schema = part.after.schema
         rest, is_truncated = after_truncate([part])
         if is_truncated:
-            self.is_truncated, self.has_incomplete_moves = True, False
+            self.is_truncated = self.fits = True
             for number in range(len(self._spans)):
                 self._forget("changes", number)
         for each in rest:
-            self.has_incomplete_moves |= bool(incomplete_moves(each, key=self._key).any())
+            self.fits &= not incomplete_moves(each, key=self._key).any()
             for number, rows in by_span(each, self._spans, key=self._key):
                 self._lay_down("changes", number, rows)
 
@@ -129,24 +168,20 @@ class _Scratch:
 
     def keep_incomplete(self, number: int, rows: IncompleteRows, stored_keys: pa.Table) -> None:
         self._left_out |= {item.name: item for item in rows.columns}
-        self._keep("waiting", number, stored_keys)
-        self._lay_down("incomplete", number, rows)
+        order = self._keep("waiting", number, stored_keys)
+        self._lay_down("incomplete", number, replace(rows, rows=rows.rows[order]))
 
     def places(self, stored: pa.Table) -> Positions:
-        found = [np.empty(0, np.int64)]
-        for number, at in self._by_part(stored):
-            if (wanted := self._kept("keys", number)) is not None:
-                found.append(at[delta_upsert.places(stored.take(pa.array(at)), wanted)])
-        return np.sort(np.concatenate(found))
+        found = [at[self._match("keys", number, keys) >= 0] for number, at, keys in self._by_part(stored)]
+        return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
     def take(self, replaced: ReplacedRows) -> None:
         """Lay down the values of one file of the table that rows wait for."""
         if not self._left_out:
             return
         row, part = np.full((2, len(replaced.places)), -1, np.int64)
-        for number, at in self._by_part(replaced.keys):
-            if (wanted := self._kept("waiting", number)) is not None:
-                row[at], part[at] = delta_stored.match(wanted, replaced.keys.take(pa.array(at))), number
+        for number, at, keys in self._by_part(replaced.keys):
+            row[at], part[at] = self._match("waiting", number, keys), number
         for at, values in replaced.values(np.flatnonzero(row >= 0), pa.schema(list(self._left_out.values()))):
             for number in np.unique(part[at]):
                 mine = np.flatnonzero(part[at] == number)
@@ -161,18 +196,49 @@ class _Scratch:
                 del rows
             self._forget("values", number)  # another attempt finds others
 
-    def _by_part(self, stored: pa.Table) -> Iterator[tuple[int, Positions]]:
+    def _by_part(self, stored: pa.Table) -> Iterator[tuple[int, Positions, _Hashed]]:
         """Which of these keys, as the table has them, belong to which part."""
+        hashes = self._hashes(stored)
+        order = np.argsort(hashes)
+        hashes = hashes[order]
+        bounds = [*np.searchsorted(hashes, self._starts).tolist(), len(hashes)]
+        for number, (begin, end) in enumerate(pairwise(bounds)):
+            if end > begin:
+                at = order[begin:end]
+                yield number, at, _Hashed(stored.take(pa.array(at)), hashes[begin:end])
+
+    def _hashes(self, stored: pa.Table) -> Hashes:
         assert self.schema is not None, "something was laid down"
         source = pa.schema([self.schema.field(name) for name in self._key])
         [batch] = stored.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], stored.schema)]
-        hashes = key_hash(delta_schema.source_keys(batch, source), self._key)
-        part = np.searchsorted(self._starts, hashes, side="right") - 1
-        order = np.argsort(part, kind="stable")
-        ends = np.searchsorted(part[order], np.arange(-1, len(self._spans)), side="right")
-        for number, (begin, end) in enumerate(pairwise(ends.tolist())):
-            if end > begin:
-                yield number, order[begin:end]
+        return key_hash(delta_schema.source_keys(batch, source), self._key)
+
+    def _match(self, kind: str, number: int, keys: _Hashed) -> Positions:
+        """Which of the keys kept for a part each is, or -1. It costs what is asked for, not what was kept: all files of
+        the table ask."""
+        match = np.full(len(keys.hashes), -1, np.int64)
+        path = self._path(kind, number)
+        if not os.path.exists(path):
+            return match
+        with pa.memory_map(path) as file:
+            kept = _Hashed.of(pa.ipc.open_file(file).read_all())
+            if not kept.is_unique:
+                return delta_stored.match(kept.keys, keys.keys)
+            at = np.minimum(np.searchsorted(kept.hashes, keys.hashes), len(kept.hashes) - 1)
+            (found,) = np.nonzero(kept.hashes[at] == keys.hashes)
+            found = found[_equal(kept.keys.take(pa.array(at[found])), keys.keys.take(pa.array(found)))]
+        match[found] = at[found]
+        return match
+
+    def _keep(self, kind: str, number: int, keys: pa.Table) -> Positions:
+        """Their order as they are kept."""
+        hashes = self._hashes(keys)
+        order = np.argsort(hashes)
+        table = _Hashed(keys.take(pa.array(order)), hashes[order]).table()
+        if table.num_rows:
+            with pa.OSFile(self._path(kind, number), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
+        return order
 
     def _lay_down(self, kind: str, number: int, what: object) -> None:
         with open(self._path(kind, number), "ab") as file:
@@ -183,14 +249,6 @@ class _Scratch:
             while file.peek(1):
                 yield pickle.load(file)
 
-    def _keep(self, kind: str, number: int, table: pa.Table) -> None:
-        with pa.OSFile(self._path(kind, number), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-
-    def _kept(self, kind: str, number: int) -> pa.Table | None:
-        path = self._path(kind, number)
-        return pa.ipc.open_file(pa.memory_map(path)).read_all() if os.path.exists(path) else None
-
     def _forget(self, kind: str, number: int) -> None:
         with suppress(FileNotFoundError):
             os.unlink(self._path(kind, number))
@@ -199,27 +257,26 @@ class _Scratch:
         return os.path.join(self._directory, f"{kind}-{number}")
 
 
-def _fold(place: TablePlace, log: TableLog | None, task: FlushTask, scratch: _Scratch) -> list[DataFile] | None:
-    """The files of the rows as they are in the end, but for those that leave values out; None where the parts have to
-    be merged as a whole."""
-    files, fits = [], True
-    for number, rows in scratch.laid_down():
+def _folded(log: TableLog | None, task: FlushTask, scratch: _Scratch) -> Iterator[pa.Table]:
+    """The rows as they are in the end, part by part, but for those that leave values out; it ends early where the parts
+    have to be merged as a whole."""
+    has_columns = True
+    for number, rows in scratch.laid_down() if scratch.fits else ():
         net = net_changes(rows, key=task.table.key)
         rows.clear()  # what is folded is a copy
         upserts = delta_schema.delta_table(net.upserts)
-        fits = fits and log is not None and delta_upsert.fits(log, upserts)
+        has_columns = has_columns and log is not None and delta_upsert.fits(log, upserts)
         is_new = scratch.is_truncated or delta_upsert.is_new(net, task)
         if not is_new:
             scratch.keep_keys(number, delta_upsert.changed_keys(task, net, upserts))
-        if scratch.keys is not None and not fits:  # what only appends may bring other columns
-            return None
+        if scratch.keys is not None and not has_columns:  # what only appends may bring other columns
+            scratch.fits = False
+            return
         if net.kept and not is_new:
             incomplete = IncompleteRows.of(upserts, net)
             scratch.keep_incomplete(number, incomplete, incomplete.stored_keys(net, task.table.key))
-            continue
-        file = delta_upsert.write_rows(place, task, upserts.schema, [upserts])
-        files += [] if file is None else [file]
-    return files
+        else:
+            yield upserts
 
 
 def _commit(

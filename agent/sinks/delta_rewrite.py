@@ -6,7 +6,7 @@ a change is refused, and the table waits.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import count
 from uuid import uuid4
 
 import pyarrow as pa
@@ -67,21 +67,9 @@ def rewritten(
     """The table's rows under its new schema, in files of a moderate size."""
     origins = [move.origin for move in moves if move.origin is not None] or table.schema().to_arrow().names[:1]
     reader = pa.RecordBatchReader.from_stream(table.scan(columns=list(dict.fromkeys(origins))))
+    names = (f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet" for number in count())
     tables = (_converted(batch, moves, columns, change) for batch in reader)
-    for number, first in enumerate(tables):
-        name = f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet"
-        file = delta_files.write_file(place, name, _some(chain([first], tables)), columns)
-        if file is not None:
-            yield file
-
-
-def _some(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    size = 0
-    for table in tables:
-        yield table
-        size += table.nbytes
-        if size >= _FILE_BYTES:
-            return
+    return delta_files.write_files(place, names.__next__, tables, bytes_max=_FILE_BYTES)
 
 
 def _converted(

@@ -44,6 +44,8 @@ _SMALL_MAX = 24
 _GONE_SHARE = 0.25
 _GONE_MAX = 1 << 16
 _KEYS_BYTES_MAX = 48 << 20
+#: of rows in memory, in one of several files
+_FILE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,7 +179,7 @@ def replace(
         if item.is_touched:
             replacement.take(_replaced(place, item, keys))
             changed.leave_rest(log, place, task, item)
-    changed.files.extend(write_rows(place, task, rows.schema, [rows]) for rows in replacement.filled())
+    changed.files.extend(write_files(place, task, replacement.filled()))
     if not changed.files and not changed.actions:
         return False
     changed.commit(log, task)
@@ -253,8 +255,16 @@ def _thinner(item: _Thinned) -> Action:
 
 def write_rows(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterable[pa.Table]) -> DataFile | None:
     """A file of rows as they are at ``task.to_ts``; None where there are none."""
-    name = f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
-    return delta_files.write_file(place, name, tables, schema)
+    return delta_files.write_file(place, _name(task), tables, schema)
+
+
+def write_files(place: TablePlace, task: FlushTask, tables: Iterable[pa.Table]) -> Iterator[DataFile]:
+    """As ``write_rows``, where they are many."""
+    return delta_files.write_files(place, lambda: _name(task), tables, bytes_max=_FILE_BYTES)
+
+
+def _name(task: FlushTask) -> str:
+    return f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
 
 
 def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.Table]:

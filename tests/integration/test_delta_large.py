@@ -38,7 +38,7 @@ Rows = dict[int, tuple[Any, ...]]
 
 def heavy(order: FlushTask) -> FlushTask:
     """As if its segments were larger than what is folded at once: 20 parts."""
-    segment = SegmentRef("", 1, 1, Ts(101), Ts(200), Ts(200), bytes=5 << 24)
+    segment = SegmentRef("", 1, 1, Ts(101), Ts(200), Ts(200), bytes=20 << 20)
     return replace(order, segments=(segment,))
 
 
@@ -94,7 +94,7 @@ def test_very_many_new_rows_come_part_by_part_and_in_one_commit(tmp_path: Path) 
     result = flush(sink, order, *parts)
     assert (result.committed, result.rows) == (True, 1_200)
     assert version(sink) == before + 1
-    assert len(files(sink)) == 1 + 20
+    assert len(files(sink)) == 1 + 1
     left = {at: ("u" if at % 10 == 0 else "n") for at in range(1_000) if at % 10 != 5} | {-1: "a"}
     assert dict(rows(sink, "id", "name")) == left
     assert flush(sink, order, *parts).committed
@@ -163,6 +163,15 @@ def _refuse_merges(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("agent.sinks.delta_merge._apply", refuse)
     monkeypatch.setattr(delta_upsert, "apply", refuse)
+
+
+def test_parts_are_put_together_to_files_of_a_moderate_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_upsert, "_FILE_BYTES", 20_000)
+    sink = loaded(tmp_path, rows=[(-1, "a", "x")])
+    large = changes([insert(at, "n", "n") for at in range(4_000)])
+    assert flush(sink, heavy(task(sink, 100, 200)), large).committed
+    assert 3 <= len(files(sink)) <= 7
+    assert len(rows(sink)) == 4_001
 
 
 def test_of_a_file_that_loses_little_only_the_vector_changes(tmp_path: Path) -> None:
