@@ -158,6 +158,7 @@ class _Scratch:
         """Each part that has any."""
         for number in range(len(self._spans)):
             rows = list(self._laid_down("changes", number))
+            self._forget("changes", number)
             if rows:
                 yield number, rows
             del rows  # the next ones are to come
