@@ -39,35 +39,40 @@ from agent.sinks.delta_vectors import Positions
 from agent.span_rows import by_span, incomplete_moves
 from reactor.ids import TableSpan
 
-#: of the segments, compressed; more is taken apart. A part is about a mebibyte, which takes least memory; but many
-#: parts take time, so it grows to another size before there are more of them
-_WHOLE_BYTES = 16 << 20
+#: what is not more is folded at once: decoded, with what folding takes for each row
+_WHOLE_BYTES = 64 << 20
+_ROW_BYTES = 128
+#: of the segments, compressed. A part is about a mebibyte, which takes least memory; but many parts take time, so it
+#: grows to another size before there are more of them. Narrow rows may be many in few bytes
 _PART_BYTES = 1 << 20
 _PART_BYTES_MAX = 4 << 20
-_PARTS = 256
+_PARTS_MIN, _PARTS = 16, 256
 _UNIQUE = b"unique"
 
 
-def write(place: TablePlace, log: TableLog | None, task: FlushTask, changes: Iterable[Changes]) -> FlushResult | None:
-    """None where this is not for us: it is no more than usual, or has to be merged as a whole.
+def write(
+    place: TablePlace, log: TableLog | None, task: FlushTask, changes: Iterable[Changes]
+) -> FlushResult | list[Changes]:
+    """The changes themselves where they are not for us: they are no more than usual, or have to be merged as a whole.
 
     :raises SinkFencedError: the table does not stand at ``task.from_ts``.
     :raises SinkConflictError: others committed first, again and again.
     """
-    spans = _parts(task)
-    if len(spans) < 2:
-        return None
+    rest = iter(changes)
+    first, is_large = _first(rest)
+    if not is_large:
+        return first
     rows, commit_time = 0, 0.0
     with tempfile.TemporaryDirectory(prefix="weir-large-", dir=_scratch()) as directory:
-        scratch = _Scratch(directory, spans, task.table.key)
-        for part in changes:
+        scratch = _Scratch(directory, _parts(task), task.table.key)
+        for part in _all(first, rest):
             rows, commit_time = rows + len(part), max(commit_time, part.commit_time)
             scratch.lay_down(part)
             del part  # it is large, and the next one is to come
         files = list(delta_upsert.write_files(place, task, _folded(log, task, scratch)))
-        if not scratch.fits:
-            return None
-        committed = _commit(place, log, task, scratch, files)
+        committed = scratch.fits and _commit(place, log, task, scratch, files)
+    if not scratch.fits:
+        return list(changes)
     return FlushResult(
         task.span,
         task.from_ts,
@@ -79,9 +84,26 @@ def write(place: TablePlace, log: TableLog | None, task: FlushTask, changes: Ite
     )
 
 
+def _first(changes: Iterator[Changes]) -> tuple[list[Changes], bool]:
+    """All, or as many as show that they are too many."""
+    first, size = [], 0
+    for part in changes:
+        first.append(part)
+        size += part.after.nbytes + (0 if part.before is None else part.before.nbytes) + _ROW_BYTES * len(part)
+        if size > _WHOLE_BYTES:
+            return first, True
+    return first, False
+
+
+def _all(first: list[Changes], rest: Iterator[Changes]) -> Iterator[Changes]:
+    while first:
+        yield first.pop(0)
+    yield from rest
+
+
 def _parts(task: FlushTask) -> list[TableSpan]:
     size = sum(item.bytes for item in task.segments)
-    count = max(min(size // _PART_BYTES, _PARTS), size // _PART_BYTES_MAX) if size > _WHOLE_BYTES else 1
+    count = max(_PARTS_MIN, min(size // _PART_BYTES, _PARTS), size // _PART_BYTES_MAX)
     start, width = task.span.start, task.span.end - task.span.start
     bounds = [start + width * at // count for at in range(count + 1)]
     return [TableSpan(task.span.table_id, first, end) for first, end in pairwise(bounds)]

@@ -43,9 +43,9 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
     with delta_log.borrowed(place) as log:
         if delta_table.is_written(log or place.opened(), task):
             return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
-        if (done := delta_large.write(place, log, task, changes)) is not None:
-            return done
-        parts = list(changes)
+        parts = delta_large.write(place, log, task, changes)
+        if isinstance(parts, FlushResult):
+            return parts
         net = net_changes(parts, key=task.table.key)
         rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)
         source = parts[-1].after.schema if parts else None

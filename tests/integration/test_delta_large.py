@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.ports import BEFORE_KEY, Changes, FlushTask, SegmentRef, SpanCut
-from agent.sinks import delta_commit, delta_stored, delta_upsert, open_sink
+from agent.sinks import delta_commit, delta_large, delta_stored, delta_upsert, open_sink
 from agent.sinks.delta import DeltaSink
 from agent.span_rows import keep_span
 from owner.scheduler.spans import even_spans
@@ -36,8 +36,13 @@ from tests.unit.agent.changes_build import (
 Rows = dict[int, tuple[Any, ...]]
 
 
+@pytest.fixture(autouse=True)
+def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_large, "_WHOLE_BYTES", 0)
+
+
 def heavy(order: FlushTask) -> FlushTask:
-    """As if its segments were larger than what is folded at once: 20 parts."""
+    """As if its segments were large: 20 parts."""
     segment = SegmentRef("", 1, 1, Ts(101), Ts(200), Ts(200), bytes=20 << 20)
     return replace(order, segments=(segment,))
 
