@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
@@ -33,9 +33,6 @@ from agent.sinks.delta_log import Action, LiveFile, TableLog
 from agent.sinks.delta_stored import ReplacedRows
 from agent.sinks.delta_table import TablePlace
 from agent.sinks.delta_vectors import Positions
-
-#: where among a file's key columns are rows that go
-Finder = Callable[[pa.Table], Positions]
 
 _SMALL_BYTES = 1 << 20
 #: more small files than these become one
@@ -120,12 +117,12 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
         return True
     upserts = delta_schema.delta_table(net.upserts)
     wanted = changed_keys(task, net, upserts)
-    find = (lambda stored: places(stored, wanted)) if wanted.num_rows else None
-    thinned = [_thinned(place, file, wanted.schema, find) for file in log.files.values()]
+    thinned = [_searched(place, file, wanted) for file in log.files.values()]
     if not upserts.num_rows and not any(item.is_touched for item in thinned):
         return False
     if net.kept:
-        replaced = (_replaced(place, item, wanted.schema) for item in thinned if item.is_touched)
+        touched = (item for item in thinned if item.is_touched)
+        replaced = (_replaced(place, item, _stored_keys(place, item.file, wanted.schema)) for item in touched)
         upserts = delta_stored.fill(upserts, net, replaced, key=task.table.key)
     small = [item for item in thinned if item.is_small]
     merged = small if len(small) > _SMALL_MAX else []
@@ -175,9 +172,10 @@ def replace(
         return True
     changed = _Changed(list(files), [])
     for file in log.files.values():
-        item = _thinned(place, file, keys, replacement.places)
+        stored = _key_columns.read(place.path_of(file.path), keys)
+        item = _thinned(file, stored.num_rows, replacement.places(stored))
         if item.is_touched:
-            replacement.take(_replaced(place, item, keys))
+            replacement.take(_replaced(place, item, stored))
             changed.leave_rest(log, place, task, item)
     changed.files.extend(write_files(place, task, replacement.filled()))
     if not changed.files and not changed.actions:
@@ -218,19 +216,21 @@ def changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Tabl
     return keys.slice(0, 0) if is_new(net, task) else keys
 
 
-def _thinned(place: TablePlace, file: LiveFile, keys: pa.Schema, find: Finder | None) -> _Thinned:
+def _searched(place: TablePlace, file: LiveFile, wanted: pa.Table) -> _Thinned:
+    if not wanted.num_rows:
+        return _thinned(file, file.rows, np.empty(0, np.int64))
+    stored = _stored_keys(place, file, wanted.schema)
+    return _thinned(file, stored.num_rows, places(stored, wanted))
+
+
+def _thinned(file: LiveFile, rows: int, found: Positions) -> _Thinned:
     before = np.empty(0, np.int64) if file.vector is None else delta_vectors.decode(file.vector)
     assert before is not None, "vectors of other kinds are for delta-rs"
-    if find is None:
-        return _Thinned(file, before, np.empty(0, np.int64), file.rows)
-    columns = _stored_keys(place, file, keys)
-    return _Thinned(file, before, np.setdiff1d(find(columns), before, assume_unique=True), columns.num_rows)
+    return _Thinned(file, before, np.setdiff1d(found, before, assume_unique=True), rows)
 
 
-def _replaced(place: TablePlace, item: _Thinned, keys: pa.Schema) -> ReplacedRows:
-    return ReplacedRows(
-        place.path_of(item.file.path), item.taken, _stored_keys(place, item.file, keys).take(pa.array(item.taken))
-    )
+def _replaced(place: TablePlace, item: _Thinned, stored: pa.Table) -> ReplacedRows:
+    return ReplacedRows(place.path_of(item.file.path), item.taken, stored.take(pa.array(item.taken)))
 
 
 def places(stored: pa.Table, wanted: pa.Table) -> Positions:
@@ -288,9 +288,7 @@ class _KeyColumns:
             if columns is not None:
                 self._columns.move_to_end(place)
                 return columns
-        with pq.ParquetFile(path) as parquet:
-            stored = parquet.read(columns=schema.names, use_threads=False)
-        columns = pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
+        columns = self.read(path, schema)
         with self._lock:
             if place not in self._columns:  # another thread may have read it meanwhile
                 self._columns[place] = columns
@@ -299,6 +297,13 @@ class _KeyColumns:
                 _, oldest = self._columns.popitem(last=False)
                 self._bytes -= oldest.nbytes
         return columns
+
+    @staticmethod
+    def read(path: str, schema: pa.Schema) -> pa.Table:
+        """Not kept: for who goes through all files, once."""
+        with pq.ParquetFile(path) as parquet:
+            stored = parquet.read(columns=schema.names, use_threads=False)
+        return pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
 
 
 _key_columns = _KeyColumns()
