@@ -13,8 +13,8 @@ from reactor.records import SinkMode
 pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROWS = 2_000_000
-#: of all Python processes together, whose shared pages count once; a changelog was seen at 716, whatever the rows
-PYTHON_MB_MAX = 800
+#: of all Python processes together, whose shared pages count once; 680 at most in a quiet run, whatever the rows
+PYTHON_MB_MAX = 750
 
 
 def test_one_transaction_of_two_million_rows() -> None:
