@@ -53,7 +53,7 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
             made = njit(list(signatures), cache=home is not None, nogil=True)(function)
         finally:
             _numba.CACHE_DIR = before
-        if home is not None and made.stats.cache_misses:
+        if home is not None and not _numba.DISABLE_JIT and made.stats.cache_misses:
             _compile_elsewhere()
         return made
 
@@ -101,13 +101,13 @@ def _forget_older(home: Path) -> None:
 def _home() -> Path | None:
     """The directory of what is kept, which can be written; None where there is no such place."""
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in _inputs())).hexdigest()[:16]
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "weir"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "weir")
     for base in [Path(_numba.CACHE_DIR)] if _numba.CACHE_DIR else [_PACKAGE / "__pycache__", user]:
-        home = base / f"kernels-{digest}"
         try:
+            home = base.expanduser() / f"kernels-{digest}"
             home.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=home).close()
-        except OSError:
+        except (OSError, RuntimeError):  # the latter: a user without a home
             continue
         return home
     warnings.warn("every process compiles all kernels: NUMBA_CACHE_DIR can name a place to keep them", stacklevel=2)
