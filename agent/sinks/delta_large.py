@@ -31,7 +31,7 @@ from agent.changes import net_changes
 from agent.key_hash import Hashes, key_hash
 from agent.ports import Changes, FlushResult, FlushTask
 from agent.sinks import delta_commit, delta_schema, delta_stored, delta_table, delta_truncate, delta_upsert
-from agent.sinks.delta_files import TRUNCATION, DataFile
+from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_log import TableLog
 from agent.sinks.delta_stored import IncompleteRows, ReplacedRows
 from agent.sinks.delta_table import TablePlace
@@ -324,5 +324,5 @@ def _append(
     delta_commit.add_columns(table, files, name=f"{task.table.schema_name}.{task.table.name}")
     if scratch.is_truncated:
         assert scratch.schema is not None, "the TRUNCATE was laid down"
-        files = [TRUNCATION, *delta_truncate.write_rest(table, place, task, scratch.schema), *files]
+        files = [*delta_truncate.in_front(table, place, task, scratch.schema), *files]
     delta_commit.commit_to(table, files, delta_table.commit_properties([task]))

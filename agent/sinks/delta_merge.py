@@ -28,7 +28,6 @@ from agent.sinks import (
     delta_truncate,
     delta_upsert,
 )
-from agent.sinks.delta_files import TRUNCATION, DataFile
 from agent.sinks.delta_table import TablePlace
 
 _GONE = "gone"
@@ -76,27 +75,13 @@ def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChange
     upserts = delta_schema.delta_table(net.upserts)
     delta_commit.add_fields(table, Schema.from_arrow(upserts.schema), name=name)
     if net.is_truncated or delta_upsert.is_new(net, task):
-        rest = delta_truncate.write_rest(table, place, task, source) if net.is_truncated else []
-        _append(table, place, task, upserts, rest, is_truncate=net.is_truncated)
+        files = delta_truncate.in_front(table, place, task, source) if net.is_truncated else []
+        file = delta_upsert.write_rows(place, task, upserts.schema, [upserts])
+        files += [] if file is None else [file]
+        delta_commit.commit_to(table, files, delta_table.commit_properties([task]))
         return True
     _replace(table, task, net, upserts)
     return delta_table.recorded_ts(table, task.changefeed, task.span) == task.to_ts
-
-
-def _append(
-    table: DeltaTable,
-    place: TablePlace,
-    task: FlushTask,
-    rows: pa.Table,
-    rest: Sequence[DataFile],
-    *,
-    is_truncate: bool,
-) -> None:
-    file = delta_upsert.write_rows(place, task, rows.schema, [rows])
-    files = [*rest, *([] if file is None else [file])]
-    if is_truncate:
-        files.insert(0, TRUNCATION)
-    delta_commit.commit_to(table, files, delta_table.commit_properties([task]))
 
 
 def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Table) -> None:

@@ -14,21 +14,21 @@ from deltalake import DeltaTable
 
 from agent.ports import FlushTask
 from agent.sinks import delta_files, delta_schema, delta_table
-from agent.sinks.delta_files import DataFile
+from agent.sinks.delta_files import TRUNCATION, DataFile
 from agent.sinks.delta_table import TablePlace
 from agent.span_rows import in_span
 from reactor.ids import TableSpan
 
 
-def write_rest(table: DeltaTable, place: TablePlace, task: FlushTask, source: pa.Schema) -> list[DataFile]:
-    """The rows of other spans, where the table has any, in a file of their own. ``source``: the types that keys are
-    hashed in."""
+def in_front(table: DeltaTable, place: TablePlace, task: FlushTask, source: pa.Schema) -> list[DataFile]:
+    """What comes before the span's new rows: what the table holds goes, but for the rows of other spans, where it has
+    any: they are in a file of their own. ``source``: the types that keys are hashed in."""
     if task.span.is_whole_table:
-        return []
+        return [TRUNCATION]
     plain = delta_table.plain_schema(table.schema())
     name = f"rest-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
     file = delta_files.write_file(place, name, _rest(table, plain, source, task.span, task.table.key), plain)
-    return [] if file is None else [file]
+    return [TRUNCATION] if file is None else [TRUNCATION, file]
 
 
 def _rest(
