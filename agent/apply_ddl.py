@@ -49,7 +49,7 @@ def apply(sink: Sink, record: DdlRecord, terms: Terms) -> None:
     :raises SinkError: a table cannot become that, or not now.
     :raises TableIneligibleError: it would lose its key.
     """
-    changes = [change for change in record.changes if not _is_ignored(change, record, terms)]
+    changes = [change for change in record.alterations if not _is_ignored(change, record, terms)]
     for change in changes:
         _refuse_keyless(change, terms)
     if changes:

@@ -73,7 +73,7 @@ def known_tables(
     """
     known = {table.table_id: KnownTable(table, schemas.get(table.table_id)) for table in tables}
     for record in ddl:
-        for change in record.changes if record.ts <= at else ():
+        for change in record.alterations if record.ts <= at else ():
             if change.table is None:
                 known.pop(change.table_id, None)
                 continue

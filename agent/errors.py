@@ -18,15 +18,21 @@ SinkError                   the sink refused or failed
 ├── SinkFencedError         the sink records another position than this writer expects: the writer is late
 ├── SinkConflictError       a concurrent commit; try again (retryable)
 ├── RowMovedError           a row went from one span to another, with values that only the sink knows
+├── TableHeldError          one table at the sink cannot be written, for a reason that no other name says (of a table)
+│   ├── TablePassingError   the same where the cause may pass (retryable)
+│   └── TableForeignError   the sink's table is not this changefeed's, or somebody has changed it
 └── SinkTimeoutError        it has not answered for so long that nobody waits any more (retryable)
 JobError                    a Spark job failed as a whole (retryable)
 └── JobTimeoutError         it was cancelled: it took too long, or nobody waits for it any more
 FilterError                 an event filter or column selector that cannot be read, or does not fit its table
 DecodeError                 bytes in the log that are not what their schema says (not retryable)
 JavaError                   no Java, or one that Spark cannot use
+
+*Of a table* (``Scope.TABLE``) are TableIneligibleError, TableHeldError and what is below it, DecodeError and
+FilterError: raised while a table is written, they hold that table alone, and all others flow.
 """
 
-from reactor.errors import WeirError
+from reactor.errors import Scope, WeirError
 
 #: the cure of a lost position
 NEW_SNAPSHOT = "for a new snapshot remove it, and its tables at the sink, and create the changefeed again"
@@ -52,6 +58,8 @@ class SourceConfigError(SourceError):
 
 class TableIneligibleError(SourceError):
     """A table has no usable key and ``force_replicate`` is off."""
+
+    scope = Scope.TABLE
 
 
 class SlotInUseError(SourceError):
@@ -116,6 +124,22 @@ class RowMovedError(SinkError):
     """An update changed a row's key and left values out, in a table of several spans: only one span could do it."""
 
 
+class TableHeldError(SinkError):
+    """One table at the sink cannot be written; waiting does not cure it (``TablePassingError`` where it may)."""
+
+    scope = Scope.TABLE
+
+
+class TablePassingError(TableHeldError):
+    """One table at the sink cannot be written, and the cause may pass by itself."""
+
+    retryable = True
+
+
+class TableForeignError(TableHeldError):
+    """The sink's table is not this changefeed's, or somebody else has changed it."""
+
+
 class SinkTimeoutError(SinkError):
     """The sink has not answered for so long that nobody waits any more."""
 
@@ -135,9 +159,13 @@ class JobTimeoutError(JobError):
 class FilterError(WeirError):
     """An event filter or column selector cannot be read, or does not fit its table."""
 
+    scope = Scope.TABLE
+
 
 class DecodeError(WeirError):
     """Bytes in the log are not what their schema says."""
+
+    scope = Scope.TABLE
 
 
 class JavaError(WeirError):

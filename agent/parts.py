@@ -82,7 +82,7 @@ def changed_tables(ddl: Iterable[DdlRecord]) -> dict[int, tuple[Ts, TableChange]
     changed: dict[int, tuple[Ts, TableChange]] = {}
     for record in ddl:
         if record.done:
-            for change in record.changes:
+            for change in record.alterations:
                 if record.ts >= changed.get(change.table_id, (0,))[0]:
                     changed[change.table_id] = record.ts, change
     return changed

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from agent.ddl import SchemaChange
 from agent.schema import TableSchema
+from reactor.errors import Scope
 from reactor.ids import TableSpan, Ts
 from reactor.records import NO_FILTER, FilterConfig, SinkMode, TableRecord
 
@@ -140,7 +141,8 @@ class FlushTask:
 @dataclass(frozen=True, slots=True)
 class FlushResult:
     """What one flush task did. ``committed``: the sink already records ``to_ts``; otherwise ``files`` (the sink's own
-    JSON descriptions) await ``Sink.commit``. ``error``: empty when it went well; ``error_code``: ``WeirError.code``."""
+    JSON descriptions) await ``Sink.commit``. ``error``: empty when it went well; ``error_code``, ``retryable`` and
+    ``scope`` are the ``WeirError``'s."""
 
     span: TableSpan
     from_ts: Ts
@@ -154,6 +156,7 @@ class FlushResult:
     error: str = ""
     error_code: str = ""
     retryable: bool = True
+    scope: Scope = Scope.CHANGEFEED
 
 
 @dataclass(frozen=True, slots=True)

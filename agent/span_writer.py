@@ -15,7 +15,7 @@ from agent.flusher import Join, Leave
 from agent.parts import Parts, SpanFlushed, SpanPosition
 from agent.references import Reference
 from reactor import failpoints
-from reactor.errors import WeirError
+from reactor.errors import Scope, WeirError
 from reactor.failpoints import Point
 from reactor.ids import TableSpan
 from reactor.messages import SpanCheckpoint
@@ -40,7 +40,14 @@ _LEAVE_TIMEOUT_S = 4_000.0
 
 def running_error(error: WeirError) -> RunningError:
     """An error as the owner and users see it."""
-    return RunningError(code=error.code, message=str(error), time=time(), retryable=error.retryable)
+    return RunningError(
+        code=error.code,
+        message=str(error),
+        time=time(),
+        retryable=error.retryable,
+        table_id=error.table_id,
+        scope=error.scope,
+    )
 
 
 class SpanWriter:
@@ -59,6 +66,8 @@ class SpanWriter:
             await self._handle(message)
         except WeirError as error:
             await self._leave()
+            if error.scope is Scope.TABLE:
+                error.of_table(self._span.table_id)
             self._emit(effects.SpanFailed(self._span, running_error(error)))
 
     async def _handle(self, message: SpanOrder) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from capture.errors import FrameError
+from reactor.errors import Scope
 from reactor.ids import KEY_SPACE, MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import (
     AddSpan,
@@ -280,17 +281,19 @@ def _worker(row: object) -> WorkerStatus:
 
 
 def _error_row(error: RunningError) -> tuple[object, ...]:
-    return error.code, error.message, error.capture, error.time, error.retryable
+    return error.code, error.message, error.capture, error.time, error.retryable, error.table_id, error.scope
 
 
 def _error(row: object) -> RunningError:
-    code, message, capture, time, retryable = fields(row, 2, None, 0.0, True)
+    code, message, capture, time, retryable, table_id, scope = fields(row, 2, None, 0.0, True, None, Scope.CHANGEFEED)
     return RunningError(
         code=text(code),
         message=text(message),
         capture=None if capture is None else CaptureId(text(capture)),
         time=_seconds(time),
         retryable=_boolean(retryable),
+        table_id=None if table_id is None else integer(table_id),
+        scope=_word(scope, Scope),
     )
 
 

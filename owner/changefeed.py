@@ -324,5 +324,13 @@ def _is_finished(facts: Facts, status: ChangefeedStatus) -> bool:
 def _running_error(error: Exception, capture: CaptureId, *, time: float) -> RunningError:
     """Errors that we raised say whether trying again helps; any other is a bug, and a new run may still work."""
     if isinstance(error, WeirError):
-        return RunningError(code=error.code, message=str(error), capture=capture, time=time, retryable=error.retryable)
+        return RunningError(
+            code=error.code,
+            message=str(error),
+            capture=capture,
+            time=time,
+            retryable=error.retryable,
+            table_id=error.table_id,
+            scope=error.scope,
+        )
     return RunningError(code="Internal", message=f"{type(error).__name__}: {error}", capture=capture, time=time)

@@ -88,7 +88,7 @@ class SchemaChanges:
         if work is not None and (work.retry_at is None or now < work.retry_at):
             return []
         under_way = sum(work.retry_at is None for work in self._works.values())
-        if under_way >= _AT_ONCE or not _stand_there(facts, record, spans):
+        if record.holds or under_way >= _AT_ONCE or not _stand_there(facts, record, spans):
             return []
         self._works[record.ts] = _Work(failures=work.failures if work else 0)
         return [ApplySchema(facts.info.id, facts.info, record)]
@@ -118,7 +118,7 @@ class SchemaChanges:
         """The record, and what the tables are from now on."""
         info = facts.info
         place = (self._cluster, info.namespace, info.id)
-        gone = sorted(change.table_id for change in record.changes if change.table is None)
+        gone = sorted(change.table_id for change in record.alterations if change.table is None)
         cuts = [patches.delete(keys.CutKey(*place, table)) for table in gone if table in facts.cuts]
         return Commit(
             patches.group(
@@ -156,7 +156,7 @@ def changed(unit: UnitRecord | None, record: DdlRecord) -> UnitRecord:
     if unit is None:
         raise ConflictError("the source's record is gone; tick again")
     tables = {table.table_id: table for table in unit.tables}
-    for change in record.changes:
+    for change in record.alterations:
         if change.table is None:
             tables.pop(change.table_id, None)
         else:

@@ -19,23 +19,44 @@ WeirError                      every error Weir raises on purpose; ``code`` is s
 ├── ReactorFinishedError       a reactor is done; the worker commits what is pending and returns
 ├── ProtocolError              a peer sent what this version cannot read
 └── FailPointError             a test asked for it (retryable)
+
+Every error has a *scope*: what cannot continue because of it (``Scope``).
 """
+
+from enum import StrEnum
+from typing import Self
+
+
+class Scope(StrEnum):
+    """What an error holds: one table, which alone is held while all others flow; the changefeed; or a capture."""
+
+    TABLE = "table"
+    CHANGEFEED = "changefeed"
+    CAPTURE = "capture"
 
 
 class WeirError(Exception):
     """Root of all errors raised on purpose. The message is one line that names the cause and the cure.
 
     ``code`` is stable and is what feed states, the API and tests look at. ``retryable`` says whether doing
-    the same again may help without anybody changing anything.
+    the same again may help without anybody changing anything. ``scope`` says what it holds; where that is one table,
+    ``table_id`` says which, or is None while only the caller knows.
     """
 
     code = "WeirError"
     retryable = False
+    scope = Scope.CHANGEFEED
+    table_id: int | None = None
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "code" not in cls.__dict__:
             cls.code = cls.__name__.removesuffix("Error")
+
+    def of_table(self, table_id: int) -> Self:
+        """This error, as one that holds this table alone."""
+        self.scope, self.table_id = Scope.TABLE, table_id
+        return self
 
 
 class InvalidIdError(WeirError):

@@ -13,6 +13,7 @@
 /weir/{cluster}/{namespace}/ddl/{changefeed}/{ts}           DdlRecord
 /weir/{cluster}/{namespace}/sync-point/{changefeed}/{ts}    SyncPoint
 /weir/{cluster}/{namespace}/cut/{changefeed}/{table}        TableCut
+/weir/{cluster}/{namespace}/held/{changefeed}/{table}       HeldTable
 """
 
 from dataclasses import dataclass
@@ -178,6 +179,17 @@ class CutKey:
         return f"{ROOT}/{self.cluster}/{self.namespace}/cut/{self.changefeed}/{self.table_id}"
 
 
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    cluster: str
+    namespace: str
+    changefeed: ChangefeedId
+    table_id: int
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/held/{self.changefeed}/{self.table_id}"
+
+
 Key = (
     OwnerKey
     | CaptureKey
@@ -193,6 +205,7 @@ Key = (
     | DdlKey
     | SyncPointKey
     | CutKey
+    | HeldKey
 )
 
 
@@ -230,4 +243,6 @@ def parse(text: str) -> Key:
             return SyncPointKey(cluster, namespace, ChangefeedId(changefeed), int(ts))
         case ["", "weir", cluster, namespace, "cut", changefeed, table] if table.isdigit():
             return CutKey(cluster, namespace, ChangefeedId(changefeed), int(table))
+        case ["", "weir", cluster, namespace, "held", changefeed, table] if table.isdigit():
+            return HeldKey(cluster, namespace, ChangefeedId(changefeed), int(table))
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from reactor.errors import InvalidRecordError
+from reactor.errors import InvalidRecordError, Scope
 from reactor.ids import CaptureId, ChangefeedId, Ts
 
 
@@ -81,6 +81,13 @@ class RunningError(Record):
     retryable: bool = True
     #: the table that it is about, where it is about one
     table_id: int | None = None
+    #: what cannot continue because of it
+    scope: Scope = Scope.CHANGEFEED
+
+    @property
+    def is_of_table(self) -> bool:
+        """It holds one table, and says which."""
+        return self.scope is Scope.TABLE and self.table_id is not None
 
 
 class CaptureInfo(Record):
@@ -347,12 +354,15 @@ class TableCut(Record):
 
 
 class SchemaChangeKind(StrEnum):
-    """What a schema change does to one table. ``ALTER``: columns or key; also together with a new name."""
+    """What a schema change does to one table. ``ALTER``: columns or key; also together with a new name. ``HOLD``: from
+    here on the source cannot follow the table exactly; nothing of it is written from here on, and the sink is asked for
+    nothing."""
 
     CREATE = "create"
     ALTER = "alter"
     RENAME = "rename"
     DROP = "drop"
+    HOLD = "hold"
 
 
 class TableChange(Record):
@@ -361,7 +371,8 @@ class TableChange(Record):
     ``table``: the table as it is afterwards, None when it is gone. ``before`` and ``after``: JSON of
     ``agent.schema.TableSchema``, empty where there is none. ``renames``: new name → old name of columns; ``added``: new
     columns, though there may have been another of that name. ``fills``: what they hold (as the source writes it in
-    text) in rows that were there already; a column that is not in here is NULL in them.
+    text) in rows that were there already; a column that is not in here is NULL in them. ``reason``: one line of a
+    ``HOLD``, cause and cure; such a change has the table as it was, and no ``before`` and ``after``.
     """
 
     kind: SchemaChangeKind
@@ -372,6 +383,11 @@ class TableChange(Record):
     renames: dict[str, str] = {}
     added: tuple[str, ...] = ()
     fills: dict[str, str] = {}
+    reason: str = ""
+
+    @property
+    def is_hold(self) -> bool:
+        return self.kind is SchemaChangeKind.HOLD
 
 
 class DdlRecord(Record):
@@ -393,6 +409,51 @@ class DdlRecord(Record):
         return frozenset(change.table_id for change in self.changes)
 
     @property
+    def holds(self) -> tuple[TableChange, ...]:
+        """The tables that the source cannot follow from here on."""
+        return tuple(change for change in self.changes if change.is_hold)
+
+    @property
+    def alterations(self) -> tuple[TableChange, ...]:
+        """What the sink is asked for."""
+        return tuple(change for change in self.changes if not change.is_hold)
+
+    @property
     def barrier_ts(self) -> Ts:
         """How far its tables' spans may write before it is done: where all of them have to stand for it."""
         return Ts(self.ts - 1)
+
+
+class HoldOrigin(StrEnum):
+    """What held a table: writing it, a schema change that the sink refuses, or the source, which cannot follow it."""
+
+    WRITE = "write"
+    SCHEMA = "schema"
+    SOURCE = "source"
+
+
+class HoldStage(StrEnum):
+    """``HELD``: nobody writes it. ``TRIED``: written again, and catching up. ``LOST``: the log it needs is gone."""
+
+    HELD = "held"
+    TRIED = "tried"
+    LOST = "lost"
+
+
+class HeldTable(Record):
+    """A table that cannot go on, while all others do. Written by the owner only; gone when the table has caught up.
+
+    ``name``: schema.table. ``ts``: everything at or below it is in the sink, nothing above it is sure to be. ``since``
+    and ``retry_at``: Unix seconds; ``retry_at`` 0: it is tried again only when an operator resumes the changefeed.
+    """
+
+    table_id: int
+    name: str = ""
+    ts: Ts = Ts(0)
+    since: float = 0.0
+    error: RunningError
+    origin: HoldOrigin = HoldOrigin.WRITE
+    stage: HoldStage = HoldStage.HELD
+    #: how often it was tried again in vain
+    tries: int = 0
+    retry_at: float = 0.0

@@ -22,6 +22,7 @@ from reactor.records import (
     ChangefeedInfo,
     ChangefeedStatus,
     DdlRecord,
+    HeldTable,
     LogHead,
     Record,
     SyncPoint,
@@ -57,6 +58,8 @@ class ChangefeedState:
     sync_points: dict[int, SyncPoint] = field(default_factory=dict)
     #: by table id
     cuts: dict[int, TableCut] = field(default_factory=dict)
+    #: by table id
+    held: dict[int, HeldTable] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     #: grows with every change of one of its keys, and is never the same for two changefeeds
     change: int = 0
@@ -64,7 +67,8 @@ class ChangefeedState:
     @property
     def exists(self) -> bool:
         """False once the last key of it is gone."""
-        records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, self.cuts, self.broken)
+        tables = (self.cuts, self.held)
+        records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, *tables, self.broken)
         return self.info is not None or self.status is not None or any(records)
 
 
@@ -185,6 +189,8 @@ class ClusterState:
                 _store_record(feed.sync_points, key.ts, SyncPoint, text, value)
             case keys.CutKey():
                 _store_record(feed.cuts, key.table_id, TableCut, text, value)
+            case keys.HeldKey():
+                _store_record(feed.held, key.table_id, HeldTable, text, value)
 
     def _read_capture(self, key: keys.CaptureKey, text: str, value: bytes | None) -> None:
         if value is None:
@@ -222,6 +228,7 @@ _ChangefeedKey = (
     | keys.DdlKey
     | keys.SyncPointKey
     | keys.CutKey
+    | keys.HeldKey
 )
 _OF_CHANGEFEED = (
     keys.InfoKey,
@@ -232,6 +239,7 @@ _OF_CHANGEFEED = (
     keys.DdlKey,
     keys.SyncPointKey,
     keys.CutKey,
+    keys.HeldKey,
 )
 
 

@@ -102,6 +102,7 @@ def _outcome(position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], 
             message=failed.error,
             time=time(),
             retryable=failed.retryable,
+            scope=failed.scope,
             table_id=position.table.table_id,
         )
         return SpanFlushed(position, error=error)

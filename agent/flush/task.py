@@ -59,6 +59,7 @@ def run_flush(task: FlushTask) -> FlushResult:
             error=str(error),
             error_code=error.code,
             retryable=error.retryable,
+            scope=error.scope,
         )
     finally:
         pa.default_memory_pool().release_unused()  # workers live on, and a backlog's peak should not

@@ -7,13 +7,22 @@ import pytest
 
 from agent import apply_ddl
 from agent.apply_ddl import Terms
-from agent.ddl import KnownTable, SchemaChange
+from agent.ddl import KnownTable, SchemaChange, known_tables
 from agent.ports import Sink
 from agent.schema import TableSchema
 from agent.sources import comparing
 from agent.sources.comparing import Columns
 from reactor.ids import Ts
-from reactor.records import ChangefeedConfig, DdlRecord, EventFilter, FilterConfig, SinkMode, TableChange, TableRecord
+from reactor.records import (
+    ChangefeedConfig,
+    DdlRecord,
+    EventFilter,
+    FilterConfig,
+    SchemaChangeKind,
+    SinkMode,
+    TableChange,
+    TableRecord,
+)
 from tests.unit.agent.test_mysql_ddl import table
 
 BEFORE = table()
@@ -68,3 +77,17 @@ def test_a_change_goes_by_its_name(event: str, change: TableChange, statement: s
         apply_ddl.apply(cast("Sink", sink), record, Terms(ChangefeedConfig(filter=filters), SinkMode.UPSERT))
         is_also = ignored == "drop column" and event == "add column"  # it did both
         assert bool(sink.changes) is not (ignored == event or is_also), ignored
+
+
+def test_the_sink_is_asked_for_nothing_of_a_table_that_the_source_cannot_follow() -> None:
+    """Others of the same transaction follow; what is known of the held one stays as it is."""
+    lost = TableRecord(table_id=8, schema_name="d", name="u")
+    hold = TableChange(kind=SchemaChangeKind.HOLD, table_id=8, table=lost, reason="no row metadata; set FULL")
+    record = DdlRecord(ts=Ts(5), changes=(hold, changed(without("a"), Columns())))
+    assert [change.table_id for change in record.holds] == [8]
+    sink = Altered()
+    apply_ddl.apply(cast("Sink", sink), record, Terms(ChangefeedConfig(), SinkMode.UPSERT))
+    assert [change.name for change in sink.changes] == ["d.t"]
+    known_before = known_tables([known(BEFORE).record, lost], {7: BEFORE, 8: BEFORE}, [record], at=Ts(5))
+    assert known_before[8] == KnownTable(lost, BEFORE)
+    assert "a" not in {column.name for column in known_before[7].schema.columns}  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from capture import frames, wire
 from capture.errors import FrameError, FrameTooLargeError
-from reactor.errors import ProtocolError
+from reactor.errors import ProtocolError, Scope
 from reactor.ids import KEY_SPACE, MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import (
     AddSpan,
@@ -54,6 +54,8 @@ errors = st.builds(
     capture=st.none() | texts.map(CaptureId),
     time=seconds,
     retryable=st.booleans(),
+    table_id=st.none() | ints,
+    scope=st.sampled_from(Scope),
 )
 workers = st.builds(
     WorkerStatus,

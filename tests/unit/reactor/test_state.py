@@ -4,6 +4,7 @@ import pytest
 
 from reactor import keys
 from reactor.client import Event, KeyValue, Snapshot
+from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records import (
     CaptureInfo,
@@ -11,8 +12,11 @@ from reactor.records import (
     ChangefeedStatus,
     CutUnderWay,
     DdlRecord,
+    HeldTable,
+    HoldOrigin,
     LogHead,
     Record,
+    RunningError,
     SealedUri,
     SyncPoint,
     TableCut,
@@ -79,6 +83,22 @@ def test_a_cut_is_found_by_its_table_and_says_what_is_under_way(state: ClusterSt
     assert state.changefeeds[FEED].cuts == {7: cut}
     state.update(str(key), None, mod_revision=2)
     assert state.changefeeds == {}
+
+
+def test_a_held_table_is_found_by_its_number_and_keeps_its_changefeed(state: ClusterState) -> None:
+    error = RunningError(code="TableHeld", message="no room; make some", table_id=7, scope=Scope.TABLE)
+    held = HeldTable(table_id=7, name="public.t", ts=Ts(9), since=4.0, error=error, origin=HoldOrigin.WRITE)
+    key = keys.HeldKey("c", "default", FEED, 7)
+    put(state, key, held)
+    assert keys.parse(str(key)) == key
+    assert state.changefeeds[FEED].held == {7: held}
+    state.update(str(key), None, mod_revision=2)
+    assert state.changefeeds == {}
+
+
+def test_an_error_of_before_scopes_was_of_its_changefeed() -> None:
+    old = RunningError.decode(b'{"code": "Sink", "message": "no room", "table_id": 7}', key="k")
+    assert (old.scope, old.is_of_table) == (Scope.CHANGEFEED, False)
 
 
 def test_a_changefeed_is_gone_with_its_last_key(state: ClusterState) -> None:
