@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from capture import cluster as views
 from capture.errors import JobRefusedError
 from owner import jobs
+from reactor.cuts import TableCut
 from reactor.ids import Ts
-from reactor.records import ChangefeedInfo, FeedState, SealedUri, TableCut, Unit, UnitRecord
+from reactor.records import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
 
 if TYPE_CHECKING:
     from capture.works import Works

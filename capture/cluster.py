@@ -10,7 +10,8 @@ from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from reactor.records import ChangefeedConfig, FeedState, Mode, RunningError, SinkMode, SyncPoint, Unit
+from reactor.records import ChangefeedConfig, FeedState, Mode, RunningError, SinkMode, Unit
+from reactor.sync_point import SyncPoint
 
 DEFAULT_ADDRESS = "127.0.0.1:8300"
 

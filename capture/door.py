@@ -27,10 +27,11 @@ from owner.scheduler.spans import shared_spans
 from owner.views import ChangefeedView as OwnersView
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Put, Target
+from reactor.cuts import TableCut
 from reactor.errors import OwnerNotFoundError
 from reactor.ids import CaptureId, ChangefeedId, Ts, parse_changefeed_id
 from reactor.messages import Liveness
-from reactor.records import CaptureInfo, ChangefeedInfo, ChangefeedStatus, LogHead, TableCut, UnitRecord
+from reactor.records import CaptureInfo, ChangefeedInfo, ChangefeedStatus, LogHead, UnitRecord
 from reactor.state import ClusterState
 
 if TYPE_CHECKING:

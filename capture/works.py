@@ -32,11 +32,12 @@ from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDrop
 from owner.scheduler.spans import even_spans
 from reactor import failpoints, keys
 from reactor.client import Compare, EtcdClient, Put, Target
+from reactor.cuts import TableCut
 from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, LogHead, TableCut, TableRecord, UnitRecord
+from reactor.records import ChangefeedInfo, LogHead, TableRecord, UnitRecord
 from reactor.state import ClusterState
 
 _log = structlog.get_logger()

@@ -23,11 +23,12 @@ from owner.settings import OwnerSettings
 from owner.sync_points import Phase, SyncPoints
 from owner.workers import first_epoch
 from reactor import keys, patches
+from reactor.cuts import TableCut
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
-from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError, TableCut
+from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
 from reactor.state import ChangefeedState
 
 

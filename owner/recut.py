@@ -26,9 +26,10 @@ from owner.scheduler.replication import ReplicationSet, SetState
 from owner.scheduler.spans import SPANS_MAX, Cuts, even_spans, span_count
 from owner.watermark import SpanPosition
 from reactor import keys, patches
+from reactor.cuts import CutUnderWay, TableCut
 from reactor.effects import Commit, CutSink, Effect, Log, WakeAt
 from reactor.ids import TableSpan, Ts
-from reactor.records import CutUnderWay, FeedState, RunningError, TableCut, TableRecord
+from reactor.records import FeedState, RunningError, TableRecord
 
 if TYPE_CHECKING:
     from owner.run import Facts

@@ -18,6 +18,7 @@ from owner.settings import OwnerSettings
 from owner.units import SOURCE, current_unit, ordinal, tables_of
 from owner.watermark import SpanPosition, Watermark, advance
 from owner.workers import Placement, Stage, WorkerManager
+from reactor.cuts import TableCut
 from reactor.effects import Effect, Send
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Message
@@ -27,13 +28,12 @@ from reactor.records import (
     DdlRecord,
     LogHead,
     RunningError,
-    SyncPoint,
-    TableCut,
     TableRecord,
     Unit,
     UnitRecord,
 )
 from reactor.state import ChangefeedState
+from reactor.sync_point import SyncPoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from owner.watermark import SpanPosition, covers
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log, ReadSink
 from reactor.ids import Ts
-from reactor.records import SyncPoint
+from reactor.sync_point import SyncPoint
 
 
 class Phase(StrEnum):

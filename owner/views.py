@@ -20,13 +20,13 @@ from reactor.records import (
     Mode,
     RunningError,
     SinkMode,
-    SyncPoint,
     TableRecord,
     Unit,
     UnitRecord,
     UnitStage,
 )
 from reactor.state import ChangefeedState
+from reactor.sync_point import SyncPoint
 
 #: Nothing is called blocked before it has stood still for so long.
 STILL_S = 5.0

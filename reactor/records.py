@@ -319,40 +319,6 @@ class LogHead(Record):
     position: str = ""
 
 
-class SyncPoint(Record):
-    """All spans of a changefeed stood at ``ts``, and every table of the sink is there as it was at ``ts``.
-
-    ``versions``: schema.name → the sink's own name for what its readers then saw (Delta: the table's version; empty
-    where a sink has none). ``time``: Unix seconds when it was recorded.
-    """
-
-    ts: Ts
-    time: float
-    versions: dict[str, str] = {}
-
-
-class CutUnderWay(Record):
-    """The sink is being told to have ``spans`` spans at ``ts`` instead of those it has."""
-
-    spans: int
-    ts: Ts
-
-
-class TableCut(Record):
-    """Into how many spans of one size a table is cut; a table without this record is one span.
-
-    ``spans``: those that have records in the sink. ``wanted``: what an operator or the policy asked for. While
-    ``under_way`` is there, nobody writes the table, and whoever is owner carries it through. ``number``: of the last
-    cut that was carried through; the sink refuses an older one.
-    """
-
-    table_id: int
-    spans: int = 1
-    wanted: int = 1
-    number: int = 0
-    under_way: CutUnderWay | None = None
-
-
 class SchemaChangeKind(StrEnum):
     """What a schema change does to one table. ``ALTER``: columns or key; also together with a new name. ``HOLD``: from
     here on the source cannot follow the table exactly; nothing of it is written from here on, and the sink is asked for
@@ -422,38 +388,3 @@ class DdlRecord(Record):
     def barrier_ts(self) -> Ts:
         """How far its tables' spans may write before it is done: where all of them have to stand for it."""
         return Ts(self.ts - 1)
-
-
-class HoldOrigin(StrEnum):
-    """What held a table: writing it, a schema change that the sink refuses, or the source, which cannot follow it."""
-
-    WRITE = "write"
-    SCHEMA = "schema"
-    SOURCE = "source"
-
-
-class HoldStage(StrEnum):
-    """``HELD``: nobody writes it. ``TRIED``: written again, and catching up. ``LOST``: the log it needs is gone."""
-
-    HELD = "held"
-    TRIED = "tried"
-    LOST = "lost"
-
-
-class HeldTable(Record):
-    """A table that cannot go on, while all others do. Written by the owner only; gone when the table has caught up.
-
-    ``name``: schema.table. ``ts``: everything at or below it is in the sink, nothing above it is sure to be. ``since``
-    and ``retry_at``: Unix seconds; ``retry_at`` 0: it is tried again only when an operator resumes the changefeed.
-    """
-
-    table_id: int
-    name: str = ""
-    ts: Ts = Ts(0)
-    since: float = 0.0
-    error: RunningError
-    origin: HoldOrigin = HoldOrigin.WRITE
-    stage: HoldStage = HoldStage.HELD
-    #: how often it was tried again in vain
-    tries: int = 0
-    retry_at: float = 0.0

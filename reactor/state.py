@@ -14,7 +14,9 @@ from typing import TypeVar
 
 from reactor import keys
 from reactor.client import Event, KeyValue, Snapshot
+from reactor.cuts import TableCut
 from reactor.errors import InvalidKeyError, InvalidRecordError
+from reactor.held import HeldTable
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.presence import Presence
 from reactor.records import (
@@ -22,15 +24,13 @@ from reactor.records import (
     ChangefeedInfo,
     ChangefeedStatus,
     DdlRecord,
-    HeldTable,
     LogHead,
     Record,
-    SyncPoint,
-    TableCut,
     TaskPosition,
     UnitRecord,
     UpstreamInfo,
 )
+from reactor.sync_point import SyncPoint
 
 R = TypeVar("R", bound=Record)
 K = TypeVar("K")

@@ -23,10 +23,11 @@ from capture.works import RealWorks
 from owner.jobs import SinkCut, SinkRead, TableRead
 from owner.scheduler.spans import even_spans
 from reactor import keys
+from reactor.cuts import TableCut
 from reactor.effects import CutSink, ReadSink
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import ChangefeedInfo, Mode, SinkMode, TableCut, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records import ChangefeedInfo, Mode, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.state import ClusterState
 from tests.integration.pgoutput_build import TABLE
 

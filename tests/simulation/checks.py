@@ -18,7 +18,8 @@ from reactor import keys
 from reactor.client import Event
 from reactor.errors import InvalidKeyError
 from reactor.ids import KEY_SPACE, ChangefeedId, TableSpan, Ts
-from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, SyncPoint, UnitRecord
+from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, UnitRecord
+from reactor.sync_point import SyncPoint
 from tests.simulation.outside import RowEvent, Sink, Upstream
 
 if TYPE_CHECKING:

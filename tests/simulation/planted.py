@@ -29,10 +29,11 @@ from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.replication import ReplicationSet, Role
 from owner.sync_points import SyncPoints
 from reactor import txn
+from reactor.cuts import TableCut
 from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.messages import SpanState
 from reactor.pending import Pending
-from reactor.records import DdlRecord, Era, LogHead, TableCut
+from reactor.records import DdlRecord, Era, LogHead
 from reactor.session import Session
 from reactor.watch import WatchCursor
 from reactor.worker import EtcdWorker

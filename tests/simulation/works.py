@@ -17,10 +17,11 @@ from capture.works import LifeWorks
 from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Target
+from reactor.cuts import TableCut
 from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, Ts
-from reactor.records import ChangefeedInfo, LogHead, SealedUri, TableCut, TableRecord, UnitRecord
+from reactor.records import ChangefeedInfo, LogHead, SealedUri, TableRecord, UnitRecord
 from reactor.state import ClusterState
 from tests.simulation.outside import Outside
 from tests.simulation.parts import SimulatedParts

@@ -14,9 +14,10 @@ from capture.secrets import Keeper, new_key
 from capture.works import Works
 from owner import jobs
 from owner.amendment import Difference
+from reactor.cuts import TableCut
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FeedState, TableCut, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records import ChangefeedInfo, FeedState, TableRecord, Unit, UnitRecord, UnitStage
 
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
 TABLES = tuple(TableRecord(table_id=n, schema_name="public", name=f"t{n}") for n in (1, 2))

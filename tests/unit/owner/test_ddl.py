@@ -6,16 +6,9 @@ import pytest
 
 from owner.jobs import Pause, Rewind, SchemaApplied
 from reactor import keys
+from reactor.cuts import TableCut
 from reactor.ids import Ts
-from reactor.records import (
-    DdlRecord,
-    FeedState,
-    RunningError,
-    SchemaChangeKind,
-    TableChange,
-    TableCut,
-    TableRecord,
-)
+from reactor.records import DdlRecord, FeedState, RunningError, SchemaChangeKind, TableChange, TableRecord
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.test_owner import running

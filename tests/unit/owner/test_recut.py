@@ -15,9 +15,10 @@ from owner.recut import ROW_MOVED
 from owner.run import Facts
 from owner.scheduler.spans import even_spans
 from reactor import keys
+from reactor.cuts import TableCut
 from reactor.effects import CutSink
 from reactor.ids import TableSpan, Ts
-from reactor.records import ChangefeedConfig, FeedState, RunningError, TableCut
+from reactor.records import ChangefeedConfig, FeedState, RunningError
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.test_owner import running

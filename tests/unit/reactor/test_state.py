@@ -4,22 +4,19 @@ import pytest
 
 from reactor import keys
 from reactor.client import Event, KeyValue, Snapshot
+from reactor.cuts import CutUnderWay, TableCut
 from reactor.errors import Scope
+from reactor.held import HeldTable, HoldOrigin
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records import (
     CaptureInfo,
     ChangefeedInfo,
     ChangefeedStatus,
-    CutUnderWay,
     DdlRecord,
-    HeldTable,
-    HoldOrigin,
     LogHead,
     Record,
     RunningError,
     SealedUri,
-    SyncPoint,
-    TableCut,
     TaskPosition,
     Unit,
     UnitRecord,
@@ -27,6 +24,7 @@ from reactor.records import (
     UpstreamInfo,
 )
 from reactor.state import ClusterState, Owner
+from reactor.sync_point import SyncPoint
 
 FEED = ChangefeedId("feed")
 URI = SealedUri(masked="x://", sealed="")

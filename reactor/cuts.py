@@ -1,0 +1,26 @@
+"""Cuts: the records of how many spans a table has in the sink, and of a cut that is under way."""
+
+from reactor.ids import Ts
+from reactor.records import Record
+
+
+class CutUnderWay(Record):
+    """The sink is being told to have ``spans`` spans at ``ts`` instead of those it has."""
+
+    spans: int
+    ts: Ts
+
+
+class TableCut(Record):
+    """Into how many spans of one size a table is cut; a table without this record is one span.
+
+    ``spans``: those that have records in the sink. ``wanted``: what an operator or the policy asked for. While
+    ``under_way`` is there, nobody writes the table, and whoever is owner carries it through. ``number``: of the last
+    cut that was carried through; the sink refuses an older one.
+    """
+
+    table_id: int
+    spans: int = 1
+    wanted: int = 1
+    number: int = 0
+    under_way: CutUnderWay | None = None

@@ -1,0 +1,41 @@
+"""Held tables: the records of tables that cannot go on while all others do."""
+
+from enum import StrEnum
+
+from reactor.ids import Ts
+from reactor.records import Record, RunningError
+
+
+class HoldOrigin(StrEnum):
+    """What held a table: writing it, a schema change that the sink refuses, or the source, which cannot follow it."""
+
+    WRITE = "write"
+    SCHEMA = "schema"
+    SOURCE = "source"
+
+
+class HoldStage(StrEnum):
+    """``HELD``: nobody writes it. ``TRIED``: written again, and catching up. ``LOST``: the log it needs is gone."""
+
+    HELD = "held"
+    TRIED = "tried"
+    LOST = "lost"
+
+
+class HeldTable(Record):
+    """A table that cannot go on, while all others do. Written by the owner only; gone when the table has caught up.
+
+    ``name``: schema.table. ``ts``: everything at or below it is in the sink, nothing above it is sure to be. ``since``
+    and ``retry_at``: Unix seconds; ``retry_at`` 0: it is tried again only when an operator resumes the changefeed.
+    """
+
+    table_id: int
+    name: str = ""
+    ts: Ts = Ts(0)
+    since: float = 0.0
+    error: RunningError
+    origin: HoldOrigin = HoldOrigin.WRITE
+    stage: HoldStage = HoldStage.HELD
+    #: how often it was tried again in vain
+    tries: int = 0
+    retry_at: float = 0.0
