@@ -118,7 +118,7 @@ def test_an_error_in_the_middle_of_a_copy_is_the_servers_own(postgres: EmbeddedP
         connection.execute(f"INSERT INTO {view} SELECT n, 2000 - n FROM generate_series(1, 3000) n")
     broken = pgoutput.read_schema(postgres.uri(database), pgoutput.table_id(postgres.dsn(database), view))
     with snapshot.session(postgres.uri(database), None) as connection:
-        statement = snapshot.copy_statement(broken, WHOLE_TABLE, view).replace('"v"', '1 / "v"')
+        statement = snapshot.copy_statement(broken, WHOLE_TABLE, f"public.{view}").replace('"v"', '1 / "v"')
         connection.start_copy(statement)
         rows = snapshot._CopyRows(connection, broken)
         with pytest.raises(SourceError, match="division by zero"):

@@ -86,6 +86,19 @@ def _fixed(kernel: Callable[[Bytes, Positions, Any], int], dtype: npt.DTypeLike)
     return build_fixed
 
 
+def _floats(kernel: Callable[[Bytes, Positions, Any], int], bits: npt.DTypeLike, dtype: npt.DTypeLike) -> Builder:
+    """All NaNs become one, which is what their text says of them: a server compares them as equal."""
+
+    def build_floats(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
+        words = np.zeros(len(positions), bits)
+        _checked(kernel(data, positions, words))
+        values = words.view(dtype)
+        values[np.isnan(values)] = np.nan
+        return _array(arrow, positions, values)
+
+    return build_floats
+
+
 def _bits(kernel: Callable[[Bytes, Positions, Any], int]) -> Builder:
     def build_bits(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
         bitmap = np.zeros((len(positions) + 7) // 8, np.uint8)
@@ -186,8 +199,8 @@ BINARY: Final[Mapping[Kind, Builder]] = {
     Kind.INT2: _fixed(kernels_fixed.decode_int2, np.int16),
     Kind.INT4: _fixed(kernels_fixed.decode_int4, np.int32),
     Kind.INT8: _fixed(kernels_fixed.decode_int8, np.int64),
-    Kind.FLOAT4: _fixed(kernels_fixed.decode_int4, np.int32),
-    Kind.FLOAT8: _fixed(kernels_fixed.decode_int8, np.int64),
+    Kind.FLOAT4: _floats(kernels_fixed.decode_int4, np.int32, np.float32),
+    Kind.FLOAT8: _floats(kernels_fixed.decode_int8, np.int64, np.float64),
     Kind.NUMERIC: _decimals(kernels_numeric.decode_decimal, _build_numeric_text),
     Kind.TEXT: _build_values,
     Kind.BYTEA: _build_values,

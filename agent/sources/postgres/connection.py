@@ -33,7 +33,13 @@ _SESSION = {
     "intervalstyle": "postgres",
     "extra_float_digits": "3",
     "bytea_output": "hex",
+    "quote_all_identifiers": "off",
 }
+#: Values of ``regclass`` and its like have a schema's name in them unless the search path leads there. The streams have
+#: it empty from the start; sessions that read values set it so.
+_STREAM_SESSION = _SESSION | {"search_path": ""}
+QUALIFIED_NAMES_SQL = "SET search_path = ''"
+
 _QUERY_TIMEOUT_S = 60.0
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 20, 5, 3
 _HEADER = struct.Struct("!ci")
@@ -179,7 +185,7 @@ def _shake_hands(
             ssl_context=context,
             application_name=target.application_name,
             replication="database" if replication else None,
-            startup_params=dict(_SESSION),
+            startup_params=dict(_STREAM_SESSION if replication else _SESSION),
             sock=raw,
         )
     except (DatabaseError, InterfaceError, OSError, scramp.ScramException) as error:

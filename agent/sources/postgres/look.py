@@ -17,8 +17,9 @@ import structlog
 from agent.errors import SourceError
 from agent.schema import Column, TableSchema
 from agent.sources.postgres import types
-from agent.sources.postgres.connection import Connection
+from agent.sources.postgres.connection import QUALIFIED_NAMES_SQL, Connection
 from agent.sources.postgres.preflight import key_of
+from agent.sources.postgres.sql import output_text
 
 #: from a commit's place in the log until others see it are microseconds
 _LOCK_MS: Final = 2_000
@@ -70,6 +71,7 @@ class Look:
 def look_at(connection: Connection, table_id: int) -> Look:
     """:raises SourceError: the catalog cannot be read."""
     _wait_until_visible(connection, table_id)
+    connection.query(QUALIFIED_NAMES_SQL)
     rows = connection.query(_COLUMNS_SQL.format(table=int(table_id)))
     if not rows:
         return Look()
@@ -107,7 +109,6 @@ def _constants(connection: Connection, defaults: Mapping[str, tuple[str, str]]) 
     constants = {name: default for name, default in defaults.items() if _CONSTANT.fullmatch(default[0])}
     if not constants:
         return {}
-    # a cast to text is not what the stream sends: true is t there, and an address of one host has no mask
-    sent = (f"pg_catalog.format('%s', ({text})::{type_name})" for text, type_name in constants.values())
+    sent = (output_text(f"({text})::{type_name}") for text, type_name in constants.values())
     [values] = connection.query("SELECT " + ", ".join(sent))
     return {name: value for name, value in zip(constants, values, strict=True) if value is not None}

@@ -1,7 +1,8 @@
 """Rows as they stand: COPY in its binary form from a raw socket, through the stream's own kernels, into Arrow batches.
 
-Columns of types that have no binary form for us are cast to text by the server. Whoever reads decides under which
-snapshot (``begin``); with the same one, all chunks together are the table at one moment.
+Columns of types that have no binary form for us come as their type's output function writes them, which is how the
+stream has them: a cast to text may be another function, PostgreSQL's own (``inet``) or a user's. Whoever reads decides
+under which snapshot (``begin``); with the same one, all chunks together are the table at one moment.
 """
 
 from collections.abc import Iterator
@@ -12,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from agent.errors import DecodeError
-from agent.schema import TableSchema
+from agent.schema import Column, TableSchema
 from agent.sources.blocks import RowsReader
 from agent.sources.postgres import columns, locate, types
 from agent.sources.postgres.catalog import rows_of
 from agent.sources.postgres.chunks import WHOLE_TABLE, Chunk
-from agent.sources.postgres.connection import Connection, connect
+from agent.sources.postgres.connection import QUALIFIED_NAMES_SQL, Connection, connect
 from agent.sources.postgres.refusals import ErrorFields, parse_error, refusal
-from agent.sources.postgres.sql import identifier, literal
+from agent.sources.postgres.sql import identifier, literal, output_text
 from agent.sources.postgres.uri import Target
 from agent.sources.postgres.wire import read_i32
 
@@ -31,7 +32,7 @@ _READ_TIMEOUT_S: Final = 600.0
 #: A source may limit its sessions; a snapshot is read to its end. ``row_security`` off: refuse rather than read less.
 _SESSION_SQL: Final = (
     "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; "
-    "SET row_security = off"
+    f"SET row_security = off; {QUALIFIED_NAMES_SQL}"
 )
 
 
@@ -77,10 +78,13 @@ def copy_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> Iter
 
 def copy_statement(schema: TableSchema, chunk: Chunk, rows: str) -> str:
     """``rows``: what to select from (see ``catalog.rows_of``)."""
-    names = ", ".join(
-        identifier(column.name) + ("" if types.is_known(column) else "::text") for column in schema.columns
-    )
+    names = ", ".join(_expression(column) for column in schema.columns)
     return f"COPY (SELECT {names} FROM {rows} WHERE {chunk.predicate}) TO STDOUT (FORMAT binary)"
+
+
+def _expression(column: Column) -> str:
+    name = identifier(column.name)
+    return name if types.is_known(column) else output_text(name)
 
 
 class _CopyRows(RowsReader):

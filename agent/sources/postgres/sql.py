@@ -13,3 +13,12 @@ def literal(text: str) -> str:
 
 def qualified(schema_name: str, name: str) -> str:
     return f"{identifier(schema_name)}.{identifier(name)}"
+
+
+def output_text(expression: str) -> str:
+    """The value as its type's output function writes it, which the stream and COPY use; NULL where it is NULL.
+
+    ``format`` alone of what every server has calls that function for any type. It makes an empty string of NULL; and
+    ``IS NULL`` is true of a composite value of nothing but NULLs, which this test is not.
+    """
+    return f"CASE WHEN {expression} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {expression}) END"
