@@ -138,6 +138,8 @@ class Processor:
         return None
 
     def _on_moved(self, feed: ChangefeedState) -> None:
+        if feed.broken:
+            return  # a record that a newer capture wrote may hold a table: no head is followed past it
         self._head = next(iter(feed.heads.values()), None)
         self._held = held_tables(feed.ddl.values())
         self._changes = changed_tables(feed.ddl.values())

@@ -34,11 +34,11 @@ from reactor.effects import Commit, Effect, Send
 from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import AddSpan, Message, SpanCheckpoint, SpanState, SpanStatus
+from reactor.record import Record
 from reactor.records import (
     CaptureInfo,
     ChangefeedInfo,
     LogHead,
-    Record,
     SealedUri,
     TableRecord,
     Unit,

@@ -54,13 +54,13 @@ _STATUS: dict[type[WeirError], int] = {
 class ResumeBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    overwrite_checkpoint_ts: Annotated[int, Field(ge=0)] | None = None
+    overwrite_checkpoint_ts: views.PositionTs | None = None
 
 
 class RewindBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    ts: Annotated[int, Field(ge=0)]
+    ts: views.PositionTs
 
 
 class MoveTableBody(BaseModel):

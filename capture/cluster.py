@@ -10,10 +10,14 @@ from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reactor.ids import MAX_TS
 from reactor.records import ChangefeedConfig, FeedState, Mode, RunningError, SinkMode, Unit
 from reactor.sync_point import SyncPoint
 
 DEFAULT_ADDRESS = "127.0.0.1:8300"
+
+#: a Ts that somebody asks for
+PositionTs = Annotated[int, Field(ge=0, le=MAX_TS)]
 
 
 class View(BaseModel):
@@ -33,8 +37,8 @@ class ChangefeedSpec(BaseModel):
     mode: Mode = Mode.ALL
     sink_mode: SinkMode = SinkMode.UPSERT
     #: None: where the dump (or the slot) starts
-    start_ts: Annotated[int, Field(ge=0)] | None = None
-    target_ts: Annotated[int, Field(ge=0)] | None = None
+    start_ts: PositionTs | None = None
+    target_ts: PositionTs | None = None
     config: ChangefeedConfig = ChangefeedConfig()
 
 
@@ -46,7 +50,7 @@ class ChangefeedUpdate(BaseModel):
     source_uri: str | None = None
     sink_uri: str | None = None
     mode: Mode | None = None
-    target_ts: Annotated[int, Field(ge=0)] | None = None
+    target_ts: PositionTs | None = None
     config: ChangefeedConfig | None = None
     dry_run: bool = False
 

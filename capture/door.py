@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
+import structlog
 
 from agent import sources
 from agent.sources.source import Position
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _SEEN_TIMEOUT_S = 10.0
 _SEEN_LOOK_S = 0.02
 _NO_JOB = ""
+
+_log = structlog.get_logger()
 
 
 class Seat(Protocol):
@@ -314,5 +317,9 @@ def _exists(changefeed: ChangefeedId) -> ChangefeedExistsError:
 
 def _view(view: OwnersView) -> views.ChangefeedView:
     shown = views.ChangefeedView.model_validate(view, from_attributes=True)
-    place = sources.place_name(view.source, Position(view.log_ts, view.log_position))
+    try:
+        place = sources.place_name(view.source, Position(view.log_ts, view.log_position))
+    except Exception as error:  # a URI or position in etcd that no source wrote takes nobody's answer away
+        _log.warning("a position has no name", changefeed=view.id, error=f"{type(error).__name__}: {error}")
+        place = ""
     return shown.model_copy(update={"source_position": place})

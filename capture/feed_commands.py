@@ -10,6 +10,7 @@ import typer
 from capture import cluster as views
 from capture import console
 from capture.options import DEFAULT_SERVER, Id, Json, Server, client_of
+from reactor.ids import MAX_TS
 from reactor.records import ChangefeedConfig, FeedState, Mode, SinkMode
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def create(
         SinkMode, typer.Option(help="Tables equal to the source's, or every change.")
     ] = SinkMode.UPSERT,
     config: Annotated[Path | None, typer.Option(help="Filter and more, in TOML.")] = None,
-    start_ts: Annotated[int | None, typer.Option(min=0, help="Where to start; default: now.")] = None,
-    target_ts: Annotated[int | None, typer.Option(min=0, help="Where to stop; default: never.")] = None,
+    start_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to start; default: now.")] = None,
+    target_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to stop; default: never.")] = None,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
@@ -85,7 +86,9 @@ def pause(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False
 @changefeed_app.command("resume")
 def resume(
     changefeed_id: Id,
-    overwrite_checkpoint_ts: Annotated[int | None, typer.Option(min=0, help="Go on from there instead.")] = None,
+    overwrite_checkpoint_ts: Annotated[
+        int | None, typer.Option(min=0, max=MAX_TS, help="Go on from there instead.")
+    ] = None,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
@@ -104,7 +107,7 @@ def update(
         Mode | None, typer.Option(help="How one goes on that has finished: load-sync loads its dump.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The whole configuration, in TOML.")] = None,
-    target_ts: Annotated[int | None, typer.Option(min=0, help="Where to stop; 0: never.")] = None,
+    target_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to stop; 0: never.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="One that runs is paused for it, and goes on.")] = False,
     server: Server = DEFAULT_SERVER,
@@ -155,7 +158,7 @@ def _paused(client: "Client", changefeed_id: str, *, wanted: bool) -> Iterator[b
 @changefeed_app.command("rewind")
 def rewind(
     changefeed_id: Id,
-    ts: Annotated[int, typer.Option(min=0, help="Go on from there.")],
+    ts: Annotated[int, typer.Option(min=0, max=MAX_TS, help="Go on from there.")],
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:

@@ -132,8 +132,9 @@ class ProcessorHost:
 
         try:
             parts = self._plant.open(info)
-        except WeirError as error:
-            report(running_error(error))
+        except Exception as error:  # what is stored may be anything, and is this changefeed's alone
+            _log.warning("a processor did not start", changefeed=changefeed, exc_info=error)
+            report(running_error(error) if isinstance(error, WeirError) else _unforeseen(changefeed, error))
             self._post(ProcessorEnded(changefeed))
             return
         gate = Gate(uuid.uuid4().hex, info.epoch, version=installed_version())
@@ -149,10 +150,7 @@ class ProcessorHost:
         try:
             await cell.run()
         except Exception as error:
-            crash = ProcessorCrashedError(
-                f"the processor of {changefeed} crashed ({type(error).__name__}); see the log"
-            )
-            report(running_error(crash))
+            report(_unforeseen(changefeed, error))
         finally:
             del self._processors[changefeed]
             cell.close()
@@ -163,3 +161,8 @@ class ProcessorHost:
             self._peers.send_nowait(OWNER_TOPIC, message)
         except MessagingError as error:
             _log.debug("an answer to the owner was not sent", receiver=message.receiver, error=str(error))
+
+
+def _unforeseen(changefeed: ChangefeedId, error: Exception) -> RunningError:
+    text = f"the processor of {changefeed} crashed ({type(error).__name__}); see the log"
+    return running_error(ProcessorCrashedError(text))

@@ -208,6 +208,8 @@ class Seat:
             self._peers.send_nowait(AGENT_TOPIC, message)
         except MessagingError as error:
             _log.debug("an order was not sent; it is sent again", receiver=message.receiver, error=str(error))
+        except Exception as error:  # what cannot be encoded is one changefeed's, and ends no ownership
+            _log.exception("an order cannot be sent", changefeed=message.changefeed, exc_info=error)
 
     def _answer(self, answer: Answer) -> None:
         waiting = self._waiting.get(answer.job_id)

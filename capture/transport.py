@@ -92,7 +92,7 @@ class TcpTransport:
             if self._client is None:
                 return await anyio.connect_tcp(host, port)
             return await anyio.connect_tcp(host, port, ssl_context=self._client, tls_standard_compatible=False)
-        except BROKEN as error:
+        except (*BROKEN, ValueError) as error:  # a host name in etcd may be none
             raise PeerUnreachableError(f"no capture answers at {address}: {_reason(error)}") from error
 
     async def listen(self, address: str) -> Endpoint:

@@ -49,7 +49,7 @@ def updated(facts: Facts, change: Update) -> ChangefeedInfo:
         "source": change.source,
         "sink": change.sink,
         "mode": change.mode,
-        "config": change.config,
+        "config": change.config and change.config.keeping(info.config),
     }
     if change.config is not None and change.config.filter.event_filters != info.config.filter.event_filters:
         changes["was_filtered"] = info.was_filtered or bool(info.config.filter.event_filters)

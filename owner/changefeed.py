@@ -15,7 +15,7 @@ from owner.barrier import Hold, Limits
 from owner.clean_up import CleanUp
 from owner.errors import JobRefusedError
 from owner.feed_state import FeedStateMachine, Trigger, is_running, step
-from owner.jobs import Cut, Update
+from owner.jobs import Cut, Outcome, SchemaApplied, SinkCut, SinkRead, Update, UpstreamDropped
 from owner.removal import Removal, sweep
 from owner.run import Facts, Run, World
 from owner.scheduler.coordinator import Identity
@@ -82,10 +82,18 @@ class Changefeed:
         self._release()
         self._errors.append(_running_error(error, self._site.capture, time=self._wall(now)))
 
-    def handle_dropped(self, error: str) -> None:
-        """What became of cleaning up at its source."""
-        self.clean_up.handle_dropped(error)
-        self.removal.handle_dropped()
+    def handle_outcome(self, event: Outcome) -> None:
+        """What became of an effect. What a run asked for concerns nobody when that is over."""
+        match event:
+            case UpstreamDropped():
+                self.clean_up.handle_dropped(event.error)
+                self.removal.handle_dropped()
+            case SinkRead() if self.sync_points is not None:
+                self.sync_points.handle_read(event)
+            case SinkCut() if self.run is not None:
+                self.run.recuts.handle_cut(event)
+            case SchemaApplied() if self.run is not None:
+                self.run.schemas.handle_applied(event)
 
     def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not running."""

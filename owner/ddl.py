@@ -160,7 +160,8 @@ def changed(unit: UnitRecord | None, record: DdlRecord) -> UnitRecord:
         if change.table is None:
             tables.pop(change.table_id, None)
         else:
-            tables[change.table_id] = change.table
+            before = tables.get(change.table_id)
+            tables[change.table_id] = change.table.keeping(before) if before is not None else change.table
     return unit.with_(tables=tuple(tables.values()))
 
 

@@ -191,3 +191,7 @@ class SchemaApplied:
     changefeed: ChangefeedId
     ts: Ts
     error: RunningError | None = None
+
+
+#: what became of an effect that one changefeed asked for
+Outcome = UpstreamDropped | SinkRead | SinkCut | SchemaApplied

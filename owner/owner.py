@@ -66,14 +66,8 @@ class Owner:
             match event:
                 case Message():
                     messages.setdefault(event.changefeed, []).append(event)
-                case jobs.UpstreamDropped():
-                    self._on_upstream_dropped(event)
-                case jobs.SinkRead():
-                    self._on_sink_read(event)
-                case jobs.SinkCut():
-                    self._on_sink_cut(event)
-                case jobs.SchemaApplied():
-                    self._on_schema_applied(event)
+                case jobs.UpstreamDropped() | jobs.SinkRead() | jobs.SinkCut() | jobs.SchemaApplied():
+                    effects += self._on_outcome(event, now)
                 case jobs.List() | jobs.DrainCapture() | jobs.ResignOwner():
                     effects += self._do_cluster_job(event, state, now)
                 case _ if isinstance(event, _FEED_JOBS):
@@ -121,39 +115,28 @@ class Owner:
             try:
                 effects += changefeed.tick(state.changefeeds[id], messages.get(id, []), world, now)
             except Exception as error:  # isolation is the point: one changefeed's fault stays its own
-                changefeed.fail(error, now)
-                fields = (("changefeed", id), ("error", f"{type(error).__name__}: {error}"))
-                effects += [Log("error", "a changefeed's tick failed", fields), WakeAt(now)]
+                effects += _failed(changefeed, error, now)
             loads.update(_workers_of(changefeed))
             loads.subtract(before)
         return effects
 
-    def _on_upstream_dropped(self, event: jobs.UpstreamDropped) -> None:
+    def _on_outcome(self, event: jobs.Outcome, now: float) -> list[Effect]:
+        """What became of an effect, for the changefeed that asked for it."""
         changefeed = self.changefeeds.get(event.changefeed)
-        if changefeed is not None:
-            changefeed.handle_dropped(event.error)
-
-    def _on_sink_read(self, event: jobs.SinkRead) -> None:
-        changefeed = self.changefeeds.get(event.changefeed)
-        if changefeed is not None and changefeed.sync_points is not None:
-            changefeed.sync_points.handle_read(event)
-
-    def _on_sink_cut(self, event: jobs.SinkCut) -> None:
-        changefeed = self.changefeeds.get(event.changefeed)
-        if changefeed is not None and changefeed.run is not None:
-            changefeed.run.recuts.handle_cut(event)
-
-    def _on_schema_applied(self, event: jobs.SchemaApplied) -> None:
-        changefeed = self.changefeeds.get(event.changefeed)
-        if changefeed is not None and changefeed.run is not None:
-            changefeed.run.schemas.handle_applied(event)
+        if changefeed is None:
+            return []
+        try:
+            changefeed.handle_outcome(event)
+        except Exception as error:  # isolation, as in a tick
+            return _failed(changefeed, error, now)
+        return []
 
     def _do_cluster_job(
         self, job: jobs.List | jobs.DrainCapture | jobs.ResignOwner, state: ClusterState, now: float
     ) -> list[Effect]:
         match job:
             case jobs.List():
-                shown = (self._view(state.changefeeds[id], now) for id in sorted(self.changefeeds))
+                shown = (self._listed(state.changefeeds[id], now) for id in sorted(self.changefeeds))
                 return [Answer(job.job_id, value=tuple(view for view in shown if view is not None))]
             case jobs.ResignOwner():
                 return self._resign(job, state)
@@ -255,6 +238,22 @@ class Owner:
             return None
         wall = now + self._settings.wall_offset_s
         return views.view(self.changefeeds[feed.id], feed, feed.info, now, wall=wall)
+
+    def _listed(self, feed: ChangefeedState, now: float) -> views.ChangefeedView | None:
+        """One that cannot be shown says so in its line, and takes nobody else's away; what is left of a removed one is
+        no changefeed."""
+        try:
+            view = self._view(feed, now)
+        except Exception as error:  # a bug in showing one
+            return views.unreadable(feed, f"it cannot be shown ({type(error).__name__}: {error}); see the owner's log")
+        why = "; ".join(feed.broken[key] for key in sorted(feed.broken))
+        return views.unreadable(feed, f"{why}; repair or delete its keys") if view is None and why else view
+
+
+def _failed(changefeed: Changefeed, error: Exception, now: float) -> list[Effect]:
+    changefeed.fail(error, now)
+    fields = (("changefeed", changefeed.id), ("error", f"{type(error).__name__}: {error}"))
+    return [Log("error", "a changefeed's tick failed", fields), WakeAt(now)]
 
 
 def _running(changefeed: Changefeed) -> Coordinator:

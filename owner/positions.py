@@ -37,9 +37,10 @@ def take(
             errors.append(position.error)
         if is_alive and position.warning is not None:
             warnings.append(position.warning)
-        if not is_alive or position != TaskPosition():
+        cleared = position.with_(error=None, warning=None)
+        if not is_alive or position != cleared:
             key = PositionKey(cluster, namespace, capture, feed)
-            clearing.append(_clear(key, position, TaskPosition() if is_alive else None))
+            clearing.append(_clear(key, position, cleared if is_alive else None))
     return Taken(tuple(errors), tuple(warnings), tuple(clearing))
 
 

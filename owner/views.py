@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from owner.barrier import Limits
 from owner.changefeed import Changefeed
+from owner.errors import BrokenRecordError
 from owner.feed_state import is_running
 from owner.run import Facts, Run
 from owner.scheduler.replication import ReplicationSet, SetState
@@ -16,6 +17,7 @@ from owner.workers import Stage
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records import (
     ChangefeedInfo,
+    ChangefeedStatus,
     FeedState,
     Mode,
     RunningError,
@@ -143,6 +145,38 @@ def view(
         state_since=info.state_since,
         sync_point=facts.sync_points[-1] if facts.sync_points else None,
         history=tuple(changefeed.machine.history),
+    )
+
+
+def unreadable(feed: ChangefeedState, why: str) -> ChangefeedView:
+    """A changefeed of which no more can be said than that."""
+    info, status = feed.info, feed.status or ChangefeedStatus()
+    return ChangefeedView(
+        id=feed.id,
+        state=info.state if info else FeedState.FAILED,
+        mode=info.mode if info else Mode.ALL,
+        sink_mode=info.sink_mode if info else SinkMode.UPSERT,
+        source=info.source.masked if info else "",
+        sink=info.sink.masked if info else "",
+        start_ts=info.start_ts if info else 0,
+        target_ts=info.target_ts if info else None,
+        checkpoint_ts=status.checkpoint_ts,
+        checkpoint_time=status.checkpoint_time,
+        resolved_ts=status.resolved_ts,
+        log_ts=Ts(0),
+        log_position="",
+        lag_seconds=None,
+        lag=LagStages(),
+        blocked_by=why,
+        error=RunningError(code=BrokenRecordError.code, message=why, retryable=False),
+        warning=None,
+        unit=None,
+        worker="",
+        rows_total=0,
+        rows_done=0,
+        bytes_done=0,
+        seconds_left=None,
+        tables=(),
     )
 
 

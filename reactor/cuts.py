@@ -1,14 +1,13 @@
 """Cuts: the records of how many spans a table has in the sink, and of a cut that is under way."""
 
-from reactor.ids import Ts
-from reactor.records import Record
+from reactor.record import Count, Record, SpanCount, StoredTs, TableId
 
 
 class CutUnderWay(Record):
     """The sink is being told to have ``spans`` spans at ``ts`` instead of those it has."""
 
-    spans: int
-    ts: Ts
+    spans: SpanCount
+    ts: StoredTs
 
 
 class TableCut(Record):
@@ -19,8 +18,8 @@ class TableCut(Record):
     cut that was carried through; the sink refuses an older one.
     """
 
-    table_id: int
-    spans: int = 1
-    wanted: int = 1
-    number: int = 0
+    table_id: TableId
+    spans: SpanCount = 1
+    wanted: SpanCount = 1
+    number: Count = 0
     under_way: CutUnderWay | None = None

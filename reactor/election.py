@@ -130,4 +130,4 @@ def _first(snapshot: Snapshot) -> Leader | None:
     if not snapshot.items:
         return None
     item = min(snapshot.items, key=lambda item: item.create_revision)
-    return Leader(item.key, item.value.decode(), item.create_revision)
+    return Leader(item.key, item.value.decode(errors="replace"), item.create_revision)

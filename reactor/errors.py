@@ -16,6 +16,7 @@ WeirError                      every error Weir raises on purpose; ``code`` is s
 ├── OwnerNotFoundError         no capture is owner at the moment (may be retried)
 ├── ConflictError              a compared revision has moved; tick again (always retried by the worker)
 ├── IgnorePatchError           raised by a patch function to skip just that patch
+├── PatchFailedError           a patch raised what it may not raise (a bug in us)
 ├── ReactorFinishedError       a reactor is done; the worker commits what is pending and returns
 ├── ProtocolError              a peer sent what this version cannot read
 └── FailPointError             a test asked for it (retryable)
@@ -125,6 +126,10 @@ class ConflictError(WeirError):
 
 class IgnorePatchError(WeirError):
     """Raised by a patch function: skip this patch, keep the rest of its group."""
+
+
+class PatchFailedError(WeirError):
+    """A patch raised what it may not raise: a bug in us. Its group is void, others are not."""
 
 
 class ReactorFinishedError(WeirError):

@@ -3,7 +3,8 @@
 from enum import StrEnum
 
 from reactor.ids import Ts
-from reactor.records import Record, RunningError
+from reactor.record import Count, Record, StoredTs, TableId
+from reactor.records import RunningError
 
 
 class HoldOrigin(StrEnum):
@@ -29,13 +30,13 @@ class HeldTable(Record):
     and ``retry_at``: Unix seconds; ``retry_at`` 0: it is tried again only when an operator resumes the changefeed.
     """
 
-    table_id: int
+    table_id: TableId
     name: str = ""
-    ts: Ts = Ts(0)
+    ts: StoredTs = Ts(0)
     since: float = 0.0
     error: RunningError
     origin: HoldOrigin = HoldOrigin.WRITE
     stage: HoldStage = HoldStage.HELD
     #: how often it was tried again in vain
-    tries: int = 0
+    tries: Count = 0
     retry_at: float = 0.0

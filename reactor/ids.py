@@ -18,7 +18,7 @@ MAX_TS = Ts((1 << 63) - 1)
 #: One past the largest 64-bit key hash; the whole table is ``[0, KEY_SPACE)``.
 KEY_SPACE = 1 << 64
 
-_NAME = re.compile(r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$")
+_NAME = re.compile(r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*\Z")
 _NAME_LENGTH_MAX = 128
 _RESERVED_CLUSTER_IDS = frozenset({"owner", "capture", "task", "changefeed", "job", "meta"})
 

@@ -16,10 +16,11 @@
 /weir/{cluster}/{namespace}/held/{changefeed}/{table}       HeldTable
 """
 
+import re
 from dataclasses import dataclass
 
-from reactor.errors import InvalidKeyError
-from reactor.ids import CaptureId, ChangefeedId
+from reactor.errors import InvalidIdError, InvalidKeyError
+from reactor.ids import CaptureId, ChangefeedId, parse_changefeed_id
 
 ROOT = "/weir"
 DEFAULT_NAMESPACE = "default"
@@ -209,6 +210,10 @@ Key = (
 )
 
 
+#: as ``str`` writes it, and no larger than what is compared with it
+_NUMBER = re.compile(r"^(0|[1-9][0-9]{0,18})\Z")
+
+
 def parse(text: str) -> Key:
     """The key that ``text`` spells.
 
@@ -223,26 +228,34 @@ def parse(text: str) -> Key:
             return DeleteCountKey(cluster)
         case ["", "weir", cluster, "__meta__", "meta", "log-storage"]:
             return LogStorageKey(cluster)
-        case ["", "weir", cluster, "__meta__", "reader", number] if number.isdigit():
+        case ["", "weir", cluster, "__meta__", "reader", number] if _NUMBER.match(number):
             return ReaderKey(cluster, int(number))
         case ["", "weir", cluster, namespace, "changefeed", "info", changefeed]:
-            return InfoKey(cluster, namespace, ChangefeedId(changefeed))
+            return InfoKey(cluster, namespace, _feed(changefeed))
         case ["", "weir", cluster, namespace, "changefeed", "status", changefeed]:
-            return StatusKey(cluster, namespace, ChangefeedId(changefeed))
+            return StatusKey(cluster, namespace, _feed(changefeed))
         case ["", "weir", cluster, namespace, "task", "position", capture, changefeed]:
-            return PositionKey(cluster, namespace, CaptureId(capture), ChangefeedId(changefeed))
+            return PositionKey(cluster, namespace, CaptureId(capture), _feed(changefeed))
         case ["", "weir", cluster, namespace, "task", "unit", changefeed, source]:
-            return UnitKey(cluster, namespace, ChangefeedId(changefeed), source)
+            return UnitKey(cluster, namespace, _feed(changefeed), source)
         case ["", "weir", cluster, namespace, "upstream", source]:
             return UpstreamKey(cluster, namespace, source)
         case ["", "weir", cluster, namespace, "log", changefeed, source]:
-            return LogKey(cluster, namespace, ChangefeedId(changefeed), source)
-        case ["", "weir", cluster, namespace, "ddl", changefeed, ts] if ts.isdigit():
-            return DdlKey(cluster, namespace, ChangefeedId(changefeed), int(ts))
-        case ["", "weir", cluster, namespace, "sync-point", changefeed, ts] if ts.isdigit():
-            return SyncPointKey(cluster, namespace, ChangefeedId(changefeed), int(ts))
-        case ["", "weir", cluster, namespace, "cut", changefeed, table] if table.isdigit():
-            return CutKey(cluster, namespace, ChangefeedId(changefeed), int(table))
-        case ["", "weir", cluster, namespace, "held", changefeed, table] if table.isdigit():
-            return HeldKey(cluster, namespace, ChangefeedId(changefeed), int(table))
+            return LogKey(cluster, namespace, _feed(changefeed), source)
+        case ["", "weir", cluster, namespace, "ddl", changefeed, ts] if _NUMBER.match(ts):
+            return DdlKey(cluster, namespace, _feed(changefeed), int(ts))
+        case ["", "weir", cluster, namespace, "sync-point", changefeed, ts] if _NUMBER.match(ts):
+            return SyncPointKey(cluster, namespace, _feed(changefeed), int(ts))
+        case ["", "weir", cluster, namespace, "cut", changefeed, table] if _NUMBER.match(table):
+            return CutKey(cluster, namespace, _feed(changefeed), int(table))
+        case ["", "weir", cluster, namespace, "held", changefeed, table] if _NUMBER.match(table):
+            return HeldKey(cluster, namespace, _feed(changefeed), int(table))
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")
+
+
+def _feed(text: str) -> ChangefeedId:
+    """Malformed ids are in no key of ours: they become names of directories."""
+    try:
+        return parse_changefeed_id(text)
+    except InvalidIdError as error:
+        raise InvalidKeyError(str(error)) from None

@@ -1,39 +1,26 @@
-"""The values under the keys, as frozen pydantic models; stored as JSON.
+"""The records of a cluster: its captures, changefeeds, units, logs and schema changes.
 
-``Record.encode`` and ``Record.decode`` are the only ways in and out of etcd, so that a damaged value becomes an
-``InvalidRecordError`` that names its key, and never a traceback deep inside a tick. Unknown fields are ignored on
-reading: a cluster may run two neighbouring versions at once.
+What all records have in common is ``reactor.record``'s.
 """
 
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, model_validator
 
-from reactor.errors import InvalidRecordError, Scope
+from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId, Ts
-
-
-class Record(BaseModel):
-    """A value in etcd. Compare two with ``==``; derive a new one with ``with_``."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    def encode(self) -> bytes:
-        return self.model_dump_json(exclude_none=True).encode()
-
-    @classmethod
-    def decode(cls, value: bytes, *, key: str) -> Self:
-        """:raises InvalidRecordError: the value is not a record of this kind; the text names the key, not the value."""
-        try:
-            return cls.model_validate_json(value)
-        except ValidationError as error:
-            fields = ", ".join(sorted({".".join(str(part) for part in item["loc"]) for item in error.errors()}))
-            raise InvalidRecordError(f"{key} does not hold a {cls.__name__} (wrong: {fields or 'JSON'})") from None
-
-    def with_(self, **changes: object) -> Self:
-        """A copy with some fields changed (not validated: callers pass typed values)."""
-        return self.model_copy(update=changes)
+from reactor.record import (
+    COUNT_MAX,
+    CommitTs,
+    Count,
+    Estimate,
+    Record,
+    StoredTs,
+    TableId,
+    UserConfig,
+    later,
+)
 
 
 class FeedState(StrEnum):
@@ -80,9 +67,9 @@ class RunningError(Record):
     time: float = 0.0
     retryable: bool = True
     #: the table that it is about, where it is about one
-    table_id: int | None = None
+    table_id: TableId | None = None
     #: what cannot continue because of it
-    scope: Scope = Scope.CHANGEFEED
+    scope: Scope = later(Scope.CHANGEFEED)
 
     @property
     def is_of_table(self) -> bool:
@@ -102,7 +89,7 @@ class CaptureInfo(Record):
     cluster_id: str
     started_at: float
     hostname: str = ""
-    pid: int = 0
+    pid: Count = 0
 
 
 class SealedUri(Record):
@@ -112,10 +99,9 @@ class SealedUri(Record):
     sealed: str
 
 
-class EventFilter(Record):
+class EventFilter(UserConfig):
     """Changes of the tables that ``matcher`` names which are not passed on (see ``agent.event_filter``)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     matcher: tuple[str, ...] = ("*.*",)
     #: insert, update, delete, all dml, all ddl, truncate table, drop column, …
     ignore_event: tuple[str, ...] = ()
@@ -128,19 +114,17 @@ class EventFilter(Record):
     ignore_delete_value_expr: str = ""
 
 
-class ColumnSelector(Record):
+class ColumnSelector(UserConfig):
     """Columns of the tables that ``matcher`` names: names and wildcards, ``!`` in front excludes, the last one that
     matches decides."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     matcher: tuple[str, ...]
     columns: tuple[str, ...]
 
 
-class FilterConfig(Record):
+class FilterConfig(UserConfig):
     """Which tables are wanted: ``db.*``, ``!db.tmp*``; the last rule that matches decides."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     rules: tuple[str, ...] = ("*.*",)
     event_filters: tuple[EventFilter, ...] = ()
     column_selectors: tuple[ColumnSelector, ...] = ()
@@ -150,10 +134,9 @@ class FilterConfig(Record):
 NO_FILTER = FilterConfig()
 
 
-class ChangefeedConfig(Record):
+class ChangefeedConfig(UserConfig):
     """What a user may set in the changefeed's TOML file. Unknown keys are refused, with their names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     filter: FilterConfig = FilterConfig()
     #: take tables without a key too: they are appended to, never updated
     force_replicate: bool = False
@@ -165,18 +148,18 @@ class ChangefeedConfig(Record):
     #: rows in one dumped chunk
     dump_chunk_rows: Annotated[int, Field(ge=1_000, le=10_000_000)] = 250_000
     #: how long segments below every checkpoint are kept, so that a changefeed can be rewound
-    log_retention_seconds: Annotated[int, Field(ge=0)] = 600
+    log_retention_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 600
     #: a checkpoint that stands still this long while there is something to write fails the changefeed
-    stuck_seconds: Annotated[int, Field(ge=60)] = 1800
+    stuck_seconds: Annotated[int, Field(ge=60, le=COUNT_MAX)] = 1800
     #: a flush that takes longer is cancelled and tried again, and what a sink has not answered by then is asked again
     flush_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 600
     #: a changefeed that stands (stopped, failed) longer than this loses its slot, and so its position; 0: never
-    gc_ttl_seconds: Annotated[int, Field(ge=0)] = 86_400
+    gc_ttl_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 86_400
     #: how often all spans stand at one Ts, which is recorded with the sink's versions; 0: never
-    sync_point_interval_seconds: Annotated[int, Field(ge=0)] = 0
+    sync_point_interval_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
     #: cut tables of more than twice ``split_rows`` rows into spans, for several captures to share
     split_large_tables: bool = False
-    split_rows: Annotated[int, Field(ge=1_000)] = 5_000_000
+    split_rows: Annotated[int, Field(ge=1_000, le=COUNT_MAX)] = 5_000_000
 
 
 class ChangefeedInfo(Record):
@@ -189,14 +172,14 @@ class ChangefeedInfo(Record):
     mode: Mode = Mode.ALL
     sink_mode: SinkMode = SinkMode.UPSERT
     #: 0: where the dump (or the slot) starts
-    start_ts: Ts = Ts(0)
-    target_ts: Ts | None = None
+    start_ts: StoredTs = Ts(0)
+    target_ts: StoredTs | None = None
     config: ChangefeedConfig = ChangefeedConfig()
     state: FeedState = FeedState.NORMAL
     #: Unix time of the last change of state; 0: as it was created
     state_since: float = 0.0
     #: grows whenever the running parts must restart; messages of another epoch are refused
-    epoch: int = 1
+    epoch: Count = 1
     error: RunningError | None = None
     warning: RunningError | None = None
     created_at: float = 0.0
@@ -210,11 +193,11 @@ class ChangefeedInfo(Record):
 class ChangefeedStatus(Record):
     """How far a changefeed has come. Written by the owner only."""
 
-    checkpoint_ts: Ts = Ts(0)
+    checkpoint_ts: StoredTs = Ts(0)
     #: commit time at the checkpoint, Unix seconds; 0 when not known
     checkpoint_time: float = 0.0
-    resolved_ts: Ts = Ts(0)
-    min_table_barrier_ts: Ts = Ts(0)
+    resolved_ts: StoredTs = Ts(0)
+    min_table_barrier_ts: StoredTs = Ts(0)
 
 
 class TaskPosition(Record):
@@ -231,9 +214,10 @@ class UpstreamInfo(Record):
     kind: str
     #: PostgreSQL: system identifier and timeline
     system_id: str
-    timeline: int = 1
+    timeline: Count = 1
 
 
+#: shared by the records of which there are a hundred thousand; nothing is ever put into it
 _NOT_KEPT: set[str] = set()
 
 
@@ -241,20 +225,22 @@ class TableRecord(Record):
     """One replicated table as the dump (or the stream) found it."""
 
     #: PostgreSQL: the relation's oid
-    table_id: int
+    table_id: TableId
     schema_name: str
     name: str
     #: columns of the key, in order; empty = append only
     key: tuple[str, ...] = ()
     #: every change at or below it is in the loaded snapshot
-    start_ts: Ts = Ts(0)
+    start_ts: StoredTs = Ts(0)
     #: a resumed dump reads later chunks later: the first flush must reach at least here (see agent.units.dump)
-    consistent_ts: Ts = Ts(0)
-    rows_estimated: int = 0
+    consistent_ts: StoredTs = Ts(0)
+    rows_estimated: Estimate = 0
 
     def model_post_init(self, _context: object) -> None:
-        """Which fields were given is not kept: in a record of which there are a hundred thousand it is the most."""
+        """Which fields were given is not kept, nor a place for unknown ones without any: most of it would be that."""
         object.__setattr__(self, "__pydantic_fields_set__", _NOT_KEPT)
+        if not self.__pydantic_extra__:
+            object.__setattr__(self, "__pydantic_extra__", None)
 
 
 class UnitStage(StrEnum):
@@ -271,19 +257,19 @@ class UnitRecord(Record):
     unit: Unit
     stage: UnitStage
     #: grows with every start of a unit; an older worker's writes are refused
-    epoch: int = 0
+    epoch: Count = 0
     worker: CaptureId | None = None
     tables: tuple[TableRecord, ...] = ()
     #: the slot's consistent point: sync starts here, with what else the source needs to start there (opaque)
-    start_ts: Ts = Ts(0)
+    start_ts: StoredTs = Ts(0)
     start_position: str = ""
     #: whose positions these are (PostgreSQL: system identifier and timeline); never compared with another server's
     system_id: str = ""
-    timeline: int = 0
+    timeline: Count = 0
     #: rows and bytes that dump has staged, and load has taken over
-    rows_total: int = 0
-    rows_done: int = 0
-    bytes_done: int = 0
+    rows_total: Estimate = 0
+    rows_done: Count = 0
+    bytes_done: Count = 0
     #: opaque to everyone but the unit: where the staged chunks are listed
     manifest: str = ""
 
@@ -291,8 +277,8 @@ class UnitRecord(Record):
 class Era(Record):
     """From segment ``first_seq`` on, only files written under ``epoch`` are part of the log."""
 
-    epoch: int
-    first_seq: int
+    epoch: Count
+    first_seq: Count
 
 
 class LogHead(Record):
@@ -304,19 +290,27 @@ class LogHead(Record):
     what an interrupted writer left after it is overwritten by the new era.
     """
 
-    epoch: int = 0
+    epoch: Count = 0
     writer: CaptureId | None = None
-    first_seq: int = 1
-    last_seq: int = 0
-    complete_seq: int = 0
-    resolved_ts: Ts = Ts(0)
+    first_seq: Count = 1
+    last_seq: Count = 0
+    complete_seq: Count = 0
+    resolved_ts: StoredTs = Ts(0)
     #: commit time at resolved_ts, Unix seconds; 0 when not known
     resolved_time: float = 0.0
     eras: tuple[Era, ...] = ()
     #: events at or below it may be gone from the log (segments before ``first_seq``)
-    removed_ts: Ts = Ts(0)
+    removed_ts: StoredTs = Ts(0)
     #: what else the source needs to go on at ``resolved_ts`` (MySQL: GTIDs); opaque to everyone else
     position: str = ""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        assert self.first_seq <= self.last_seq + 1, "the log begins behind its end"
+        assert self.complete_seq <= self.last_seq, "a transaction ends behind the log's end"
+        starts = [era.first_seq for era in self.eras]
+        assert starts == sorted(starts), "the eras are not in order"
+        return self
 
 
 class SchemaChangeKind(StrEnum):
@@ -342,14 +336,14 @@ class TableChange(Record):
     """
 
     kind: SchemaChangeKind
-    table_id: int
+    table_id: TableId
     table: TableRecord | None = None
     before: str = ""
     after: str = ""
-    renames: dict[str, str] = {}
+    renames: dict[str, str] = Field(default_factory=dict)
     added: tuple[str, ...] = ()
-    fills: dict[str, str] = {}
-    reason: str = ""
+    fills: dict[str, str] = Field(default_factory=dict)
+    reason: str = later("")
 
     @property
     def is_hold(self) -> bool:
@@ -364,7 +358,7 @@ class DdlRecord(Record):
     very transaction wrote before it changed the table. One record holds all that one transaction changed.
     """
 
-    ts: Ts
+    ts: CommitTs
     changes: tuple[TableChange, ...] = ()
     statement: str = ""
     #: the sink has it, and the tables' records say so

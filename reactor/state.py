@@ -19,13 +19,13 @@ from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.held import HeldTable
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.presence import Presence
+from reactor.record import Record
 from reactor.records import (
     CaptureInfo,
     ChangefeedInfo,
     ChangefeedStatus,
     DdlRecord,
     LogHead,
-    Record,
     TaskPosition,
     UnitRecord,
     UpstreamInfo,
@@ -174,7 +174,7 @@ class ClusterState:
         feed = self.changefeeds.setdefault(key.changefeed, ChangefeedState(key.changefeed))
         match key:
             case keys.InfoKey():
-                feed.info = _decode(ChangefeedInfo, text, value)
+                feed.info = _decode(ChangefeedInfo, text, value, id=key.changefeed)
             case keys.StatusKey():
                 feed.status = _decode(ChangefeedStatus, text, value)
             case keys.PositionKey():
@@ -184,19 +184,19 @@ class ClusterState:
             case keys.LogKey():
                 _store_record(feed.heads, key.source, LogHead, text, value)
             case keys.DdlKey():
-                _store_record(feed.ddl, key.ts, DdlRecord, text, value)
+                _store_record(feed.ddl, key.ts, DdlRecord, text, value, ts=key.ts)
             case keys.SyncPointKey():
-                _store_record(feed.sync_points, key.ts, SyncPoint, text, value)
+                _store_record(feed.sync_points, key.ts, SyncPoint, text, value, ts=key.ts)
             case keys.CutKey():
-                _store_record(feed.cuts, key.table_id, TableCut, text, value)
+                _store_record(feed.cuts, key.table_id, TableCut, text, value, table_id=key.table_id)
             case keys.HeldKey():
-                _store_record(feed.held, key.table_id, HeldTable, text, value)
+                _store_record(feed.held, key.table_id, HeldTable, text, value, table_id=key.table_id)
 
     def _read_capture(self, key: keys.CaptureKey, text: str, value: bytes | None) -> None:
         if value is None:
             self._presence.remove(key.capture)
         else:
-            self._presence.put(CaptureInfo.decode(value, key=text))
+            self._presence.put(_record(CaptureInfo, text, value, id=key.capture))
 
     def _settle_changefeed(self, changefeed: ChangefeedId, text: str) -> None:
         """Copy the key's fault to its changefeed, and forget a changefeed whose last key is gone."""
@@ -216,7 +216,7 @@ class ClusterState:
         if not candidates:
             return None
         first = min(candidates, key=lambda item: item.create_revision)
-        return Owner(CaptureId(first.value.decode()), first.create_revision)
+        return Owner(CaptureId(first.value.decode(errors="replace")), first.create_revision)
 
 
 _ChangefeedKey = (
@@ -243,12 +243,21 @@ _OF_CHANGEFEED = (
 )
 
 
-def _decode(model: type[R], key: str, value: bytes | None) -> R | None:
-    return None if value is None else model.decode(value, key=key)
+def _record(model: type[R], key: str, value: bytes, **named: object) -> R:
+    """:raises InvalidRecordError: it cannot be read, or belongs under another key: its key says what is ``named``."""
+    record = model.decode(value, key=key)
+    wrong = sorted(field for field, expected in named.items() if getattr(record, field) != expected)
+    if wrong:
+        raise InvalidRecordError(f"{key} holds the {model.__name__} of another key (wrong: {', '.join(wrong)})")
+    return record
 
 
-def _store_record(records: dict[K, R], name: K, model: type[R], key: str, value: bytes | None) -> None:
-    record = _decode(model, key, value)
+def _decode(model: type[R], key: str, value: bytes | None, **named: object) -> R | None:
+    return None if value is None else _record(model, key, value, **named)
+
+
+def _store_record(records: dict[K, R], name: K, model: type[R], key: str, value: bytes | None, **named: object) -> None:
+    record = _decode(model, key, value, **named)
     if record is None:
         records.pop(name, None)
     else:

@@ -2,8 +2,7 @@
 
 from pydantic import Field
 
-from reactor.ids import Ts
-from reactor.records import Record
+from reactor.record import Record, StoredTs
 
 
 class SyncPoint(Record):
@@ -13,6 +12,6 @@ class SyncPoint(Record):
     where a sink has none). ``time``: Unix seconds when it was recorded.
     """
 
-    ts: Ts
+    ts: StoredTs
     time: float
     versions: dict[str, str] = Field(default_factory=dict)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from reactor.client import Compare, Delete, Event, KeyValue, Operation, Put, Target
-from reactor.errors import ConflictError, IgnorePatchError, TxnTooLargeError, WeirError
+from reactor.errors import ConflictError, IgnorePatchError, PatchFailedError, TxnTooLargeError, WeirError
 from reactor.patches import Patch, PatchGroup
 
 #: etcd's own default limits on one transaction (--max-txn-ops; --max-request-bytes with room for the envelope).
@@ -97,6 +97,9 @@ def plan(
             fits = packer.add(seen)
         except WeirError as error:
             rejected.append(Rejected(seen, error))
+            continue
+        except Exception as error:  # a bug in one patch, or a value it cannot take: nobody else's group is void
+            rejected.append(Rejected(seen, PatchFailedError(f"{type(error).__name__}: {error}")))
             continue
         if not fits:
             return Plan(packer.txn(), tuple(taken), tuple(groups[index:]), tuple(rejected))

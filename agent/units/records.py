@@ -40,8 +40,8 @@ class UnitRecords:
         delay_s = _RETRY_S
         while True:
             stored, revision = await self._read()
-            if stored is not None and stored.unit is record.unit is Unit.SYNC:
-                record = record.with_(tables=stored.tables)
+            if stored is not None:
+                record = _in_place_of(stored, record)
             if stored == record:
                 return
             if stored is not None and stored.epoch > record.epoch:
@@ -77,3 +77,15 @@ class UnitRecords:
                 _log.warning("reading a unit's record is tried again", key=self._key, error=str(error))
             await anyio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
+
+
+def _in_place_of(stored: UnitRecord, record: UnitRecord) -> UnitRecord:
+    """What ``record`` does not know stays as stored, and so do the tables of a source that is synced."""
+    record = record.keeping(stored)
+    if stored.unit is record.unit is Unit.SYNC:
+        return record.with_(tables=stored.tables)
+    known = {table.table_id: table for table in stored.tables if table.model_extra}
+    if not known:
+        return record
+    tables = (table.keeping(known.get(table.table_id, table)) for table in record.tables)
+    return record.with_(tables=tuple(tables))

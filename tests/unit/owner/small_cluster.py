@@ -17,12 +17,12 @@ from reactor.effects import Answer, ApplySchema, Commit, CutSink, DropUpstream, 
 from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import Message, SpanCheckpoint
+from reactor.record import Record
 from reactor.records import (
     CaptureInfo,
     ChangefeedInfo,
     DdlRecord,
     LogHead,
-    Record,
     RunningError,
     TableRecord,
     TaskPosition,

@@ -8,13 +8,13 @@ from reactor.cuts import CutUnderWay, TableCut
 from reactor.errors import Scope
 from reactor.held import HeldTable, HoldOrigin
 from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.record import Record
 from reactor.records import (
     CaptureInfo,
     ChangefeedInfo,
     ChangefeedStatus,
     DdlRecord,
     LogHead,
-    Record,
     RunningError,
     SealedUri,
     TaskPosition,
