@@ -289,7 +289,7 @@ class FeedParts:
     async def _begin_without_dump(self, order: StartUnit, source: Source) -> UnitRecord:
         """Mode ``incremental``: tables start empty where the stream starts."""
         report = await to_thread.run_sync(source.discover, abandon_on_cancel=True)
-        start = await to_thread.run_sync(source.begin, report.tables, abandon_on_cancel=True)
+        start = await to_thread.run_sync(source.begin, report.tables, self._feed.start_ts, abandon_on_cancel=True)
         tables = tuple(table.with_(start_ts=start.ts, consistent_ts=start.ts) for table in report.tables)
         await to_thread.run_sync(self._create_empty, source, tables, order, abandon_on_cancel=True)
         return UnitRecord(

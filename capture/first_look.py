@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agent import event_filter
-from agent.errors import SinkConfigError, SinkFencedError
+from agent.errors import SinkConfigError, SinkFencedError, SourceConfigError
 from agent.ports import Sink
 from agent.sinks import open_sink
 from agent.sources import open_source
@@ -11,7 +11,7 @@ from agent.sources.source import Scope, Source
 from capture.cluster import ChangefeedSpec
 from capture.errors import ConfigError
 from capture.secrets import resolve
-from reactor.ids import TableSpan
+from reactor.ids import TableSpan, Ts
 from reactor.records import FilterConfig, Mode, TableRecord
 
 
@@ -25,11 +25,38 @@ def check_first(spec: ChangefeedSpec, cluster_id: str) -> None:
     sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
     scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)
     source = open_source(resolve(spec.source_uri), scope)
+    _check_bounds(spec)
     found = source.check()
+    if spec.start_ts:
+        source.check_start(Ts(spec.start_ts))
+    elif spec.target_ts:
+        _check_target(source, Ts(spec.target_ts))
     _check_filter(source, found.tables, spec.config.filter)
     sink.check(found.tables)
     if spec.mode in (Mode.ALL, Mode.FULL):
         _check_not_loaded(sink, found.tables)
+
+
+def _check_bounds(spec: ChangefeedSpec) -> None:
+    """:raises ConfigError: a start that the mode has no use for, or a target in front of the start."""
+    if spec.start_ts and spec.mode is not Mode.INCREMENTAL:
+        raise ConfigError(
+            f"mode {spec.mode} begins with a snapshot, which has its own position, so it cannot start at "
+            f"{spec.start_ts}; leave --start-ts out, or use mode incremental"
+        )
+    if spec.start_ts and spec.target_ts and spec.target_ts < spec.start_ts:
+        raise ConfigError(
+            f"target Ts {spec.target_ts} is before start Ts {spec.start_ts}; give a target at the start or behind it"
+        )
+
+
+def _check_target(source: Source, target_ts: Ts) -> None:
+    """:raises SourceConfigError: what begins now is past its target."""
+    if target_ts < (now_ts := source.current_ts()):
+        raise SourceConfigError(
+            f"target Ts {target_ts} has passed: the source is at {now_ts}, where the changefeed would begin; give a "
+            "greater one"
+        )
 
 
 def _check_filter(source: Source, tables: Sequence[TableRecord], filter: FilterConfig) -> None:

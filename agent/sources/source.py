@@ -54,6 +54,8 @@ class Position:
     text: str = ""
 
 
+#: a start that nobody has asked for: where the source stands
+NOW: Final = Ts(0)
 #: of a changefeed without a log
 BEGIN: Final = Position(Ts(0))
 
@@ -201,8 +203,18 @@ class Source(Protocol):
         """What has to stand at the server before a dump of ``tables`` begins."""
         ...
 
-    def begin(self, tables: Sequence[TableRecord]) -> Position:
-        """Without a dump: make what the stream needs; its first position. What is there already is used."""
+    def check_start(self, start_ts: Ts) -> None:
+        """Before anything is made: whether a stream can begin right behind ``start_ts``.
+
+        :raises SourceConfigError: the source has no such position, or no longer, or not yet.
+        """
+        ...
+
+    def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
+        """Without a dump: make what the stream needs; its first position. ``start_ts``: where an operator wants it.
+
+        :raises SourceConfigError: the stream cannot begin there (any more): see ``check_start``.
+        """
         ...
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:

@@ -10,11 +10,13 @@ from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableEr
 from agent.sources.postgres.connection import connect
 from agent.sources.postgres.preflight import check_source
 from agent.sources.postgres.slots import create_slot, drop_slot
-from agent.sources.source import SourceReport
+from agent.sources.postgres.source import PostgresSource
+from agent.sources.source import Scope, SourceReport
 from capture.embedded import EmbeddedPostgres
 from capture.embedded import postgres as embedded
 from reactor.errors import WeirError
-from reactor.records import SinkMode
+from reactor.ids import Ts
+from reactor.records import ChangefeedConfig, SinkMode
 
 _numbers = itertools.count()
 
@@ -203,3 +205,13 @@ def test_a_role_that_may_not_read_or_publish_is_told_what_to_grant(uri: str) -> 
         look()
     execute(uri, f"DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO {role}', current_database()); END $$")
     assert look().tables
+
+
+def test_a_slot_begins_when_it_is_made_and_nowhere_else(uri: str) -> None:
+    execute(uri, "CREATE TABLE a (i int PRIMARY KEY)")
+    source = PostgresSource(uri, Scope("c", "f", SinkMode.UPSERT, ChangefeedConfig()))
+    now_ts = source.current_ts()
+    with pytest.raises(SourceConfigError, match="sends no change of before its replication slot was made"):
+        source.check_start(now_ts)
+    with pytest.raises(SourceConfigError, match=rf"start Ts {now_ts + 10**9} is past the end of .*'s log, which is at"):
+        source.check_start(Ts(now_ts + 10**9))

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import PositionLostError, SinkConfigError, SinkFencedError, SourceUnreachableError
+from agent.errors import (
+    PositionLostError,
+    SinkConfigError,
+    SinkFencedError,
+    SourceConfigError,
+    SourceUnreachableError,
+)
 from agent.ports import SpanCut
 from agent.sinks import open_sink
 from agent.sources.postgres.connection import connect
@@ -25,6 +31,7 @@ from owner.scheduler.spans import even_spans
 from reactor import keys
 from reactor.cuts import TableCut
 from reactor.effects import CutSink, ReadSink
+from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.records import ChangefeedInfo, Mode, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
@@ -65,6 +72,13 @@ class _AnySource:
     def check(self) -> SourceReport:
         return SourceReport(Identity("1", 1), (RECORD,))
 
+    def check_start(self, start_ts: Ts) -> None:
+        if start_ts < 50:
+            raise SourceConfigError(f"no log at {start_ts}")
+
+    def current_ts(self) -> Ts:
+        return Ts(100)
+
 
 @pytest.mark.parametrize("spans", [1, 2])
 async def test_what_a_removed_changefeed_has_left_is_found_before_the_snapshot(
@@ -93,6 +107,43 @@ async def test_nothing_is_loaded_without_a_dump(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ConfigError, match="a new changefeed has none; use mode all"):
         await works.check(spec.model_copy(update={"mode": Mode.LOAD_SYNC}))
     await works.check(spec)
+
+
+@pytest.mark.parametrize(
+    ("mode", "bounds", "refusal"),
+    [
+        (Mode.ALL, (60, None), "mode all begins with a snapshot"),
+        (Mode.FULL, (60, None), "mode full begins with a snapshot"),
+        (Mode.DUMP, (60, None), "mode dump begins with a snapshot"),
+        (Mode.INCREMENTAL, (60, 59), "target Ts 59 is before start Ts 60"),
+        (Mode.INCREMENTAL, (40, None), "no log at 40"),
+        (Mode.ALL, (None, 99), "target Ts 99 has passed: the source is at 100"),
+        (Mode.ALL, (0, 100), ""),
+        (Mode.INCREMENTAL, (60, 60), ""),
+    ],
+)
+async def test_a_start_or_target_that_cannot_be_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+    bounds: tuple[int | None, int | None],
+    refusal: str,
+) -> None:
+    works = works_with_a_table(tmp_path)
+    monkeypatch.setattr(first_look, "open_source", _AnySource)
+    spec = ChangefeedSpec(
+        changefeed_id="feed",
+        source_uri="postgresql://h/d",
+        sink_uri=f"delta+file://{tmp_path}/new",
+        mode=mode,
+        start_ts=bounds[0],
+        target_ts=bounds[1],
+    )
+    if not refusal:
+        await works.check(spec)
+        return
+    with pytest.raises(WeirError, match=refusal):
+        await works.check(spec)
 
 
 async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: EmbeddedPostgres) -> None:

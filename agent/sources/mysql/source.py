@@ -14,7 +14,8 @@ from agent.sources.mysql.resume import current_position, epoch_of
 from agent.sources.mysql.snapshot import MysqlSnapshot
 from agent.sources.mysql.streams import MysqlStreams
 from agent.sources.mysql.uri import parse_uri
-from agent.sources.source import BEGIN, Identity, Position, Scope, SourceReport, StreamOrder
+from agent.sources.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
+from agent.sources.starts import refuse_future
 from reactor.ids import Ts
 from reactor.records import TableRecord
 
@@ -62,7 +63,10 @@ class MysqlSource:
     def prepare(self, tables: Sequence[TableRecord]) -> None:
         """There is nothing to make."""
 
-    def begin(self, tables: Sequence[TableRecord]) -> Position:
+    def check_start(self, start_ts: Ts) -> None:
+        refuse_future(self.current_ts(), start_ts, self._target)
+
+    def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
         with connect(self._target) as connection:
             at = current_position(connection)
         return Position(at.resolved, at.to_json())

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
-from agent.errors import PositionLostError
+from agent.errors import PositionLostError, SourceConfigError
 from agent.schema import TableSchema
 from agent.sources.postgres import slots
 from agent.sources.postgres.catalog import read_schemas
@@ -16,7 +16,9 @@ from agent.sources.postgres.preflight import check_source
 from agent.sources.postgres.slots import Names
 from agent.sources.postgres.snapshot import read_table, session
 from agent.sources.postgres.streams import PostgresStreams
-from agent.sources.source import BEGIN, Identity, Position, Scope, SourceReport, StreamOrder
+from agent.sources.postgres.uri import parse_uri
+from agent.sources.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
+from agent.sources.starts import refuse_future
 from reactor.ids import Ts
 from reactor.records import TableRecord
 
@@ -72,7 +74,16 @@ class PostgresSource:
         with connect(self._uri) as connection:
             slots.ensure_publications(connection, self._names, tables)
 
-    def begin(self, tables: Sequence[TableRecord]) -> Position:
+    def check_start(self, start_ts: Ts) -> None:
+        refuse_future(self.current_ts(), start_ts, parse_uri(self._uri))
+        raise SourceConfigError(
+            f"PostgreSQL sends no change of before its replication slot was made, so it cannot start at {start_ts}; "
+            "leave --start-ts out to start from now"
+        )
+
+    def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
+        if start_ts:
+            self.check_start(start_ts)
         return Position(slots.open_upstream(self._uri, self._names, tables))
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
