@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 from agent.ports import BEFORE_FULL, TRUNCATE, Changes
 from agent.span_rows import key_changes
 
@@ -94,7 +94,7 @@ def _column(batch: pa.RecordBatch, wanted: pa.Field, part: Changes) -> pa.Array:
     try:
         return batch.column(at).cast(wanted.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SinkConfigError(
+        raise TableHeldError(
             f"column {wanted.name} of {part.schema.qualified_name} has become {wanted.type} and older changes do not "
             "fit; load the table anew"
         ) from error

@@ -52,7 +52,7 @@ class NetChanges:
 def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
     """Fold ``parts`` (in log order) to one row per key.
 
-    :raises SinkConfigError: a column has changed its type within the range in a way that its values cannot follow.
+    :raises TableHeldError: a column has changed its type within the range in a way that its values cannot follow.
     """
     assert key, "a table without a key has no net changes"
     parts, is_truncated = after_truncate(parts)

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 from agent.ports import Changes
 from agent.schema import TableSchema
 from agent.sources.dialects import arrow_schema, fill_value
@@ -42,7 +42,7 @@ def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
 
     ``keeps_gone``: columns that are no longer there stay behind the others.
 
-    :raises SinkConfigError: a value does not fit its column's new type.
+    :raises TableHeldError: a value does not fit its column's new type.
     """
     target = _target(change)
     if changes.after.schema.equals(target.arrow):
@@ -94,7 +94,7 @@ def _column(
     try:
         return image.column(origins[wanted.name]).cast(wanted.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SinkConfigError(
+        raise TableHeldError(
             f"column {wanted.name} of {changes.schema.qualified_name} has become {wanted.type}, and older changes do "
             "not fit; load the table anew"
         ) from error

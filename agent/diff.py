@@ -22,9 +22,9 @@ from agent.errors import SinkUriError, SourceConfigError
 from agent.event_filter import filter_snapshot, rules_for
 from agent.key_hash import key_hash
 from agent.schema import TableSchema
+from agent.sinks.delta_lake import Lake
 from agent.sinks.delta_read import read_rows
 from agent.sinks.delta_schema import delta_table
-from agent.sinks.delta_table import TablePlace
 from agent.sinks.uri import parse_sink_uri
 from agent.sources.dialects import arrow_schema
 from agent.sources.source import ComparisonSnapshot
@@ -73,7 +73,7 @@ def compare_tables(
         except SourceConfigError as error:
             found.append(TableDiff(name, False, 0, 0, (str(error),)))
             continue
-        place = TablePlace(f"{uri.location}/{table.schema_name}/{table.name}", uri.is_local, options)
+        place = Lake(uri.location, uri.is_local, options).place(table.schema_name, table.name)
         theirs = partial(_selected_rows, snapshot, schema, filter)
         selected = rules_for(filter, table.schema_name, table.name).select(schema)
         ours = partial(read_rows, place, selected, arrow_schema(selected), key=table.key)

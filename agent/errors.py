@@ -14,13 +14,16 @@ LogError                    the change log's storage refused or failed (retryabl
 UnitFencedError             a worker with a newer order runs this unit
 SinkError                   the sink refused or failed
 ├── SinkUriError            unknown scheme or malformed URI
-├── SinkConfigError         not writable, or it holds a table that is not this changefeed's
+├── SinkConfigError         the whole sink: not writable, wrong bucket or credentials
+├── SinkPassingError        the whole sink, for now: disk full, mount away, storage that does not answer (retryable)
 ├── SinkFencedError         the sink records another position than this writer expects: the writer is late
 ├── SinkConflictError       a concurrent commit; try again (retryable)
 ├── RowMovedError           a row went from one span to another, with values that only the sink knows
 ├── TableHeldError          one table at the sink cannot be written, for a reason that no other name says (of a table)
 │   ├── TablePassingError   the same where the cause may pass (retryable)
-│   └── TableForeignError   the sink's table is not this changefeed's, or somebody has changed it
+│   ├── TableForeignError   the sink's table is not this changefeed's, or somebody has changed it
+│   ├── TableNameError      no directory can carry the table's name
+│   └── LeftOutValueError   an update left out a value of a row that the sink does not have
 └── SinkTimeoutError        it has not answered for so long that nobody waits any more (retryable)
 JobError                    a Spark job failed as a whole (retryable)
 └── JobTimeoutError         it was cancelled: it took too long, or nobody waits for it any more
@@ -107,7 +110,14 @@ class SinkUriError(SinkError):
 
 
 class SinkConfigError(SinkError):
-    """Not writable, or it holds something that is not this changefeed's."""
+    """The sink as a whole cannot be used: not writable, wrong bucket or credentials. What concerns one table is a
+    ``TableHeldError``."""
+
+
+class SinkPassingError(SinkError):
+    """The sink as a whole cannot be used for now: disk full, mount away, storage that does not answer."""
+
+    retryable = True
 
 
 class SinkFencedError(SinkError):
@@ -138,6 +148,14 @@ class TablePassingError(TableHeldError):
 
 class TableForeignError(TableHeldError):
     """The sink's table is not this changefeed's, or somebody else has changed it."""
+
+
+class TableNameError(TableHeldError):
+    """No directory of the sink can carry the table's name."""
+
+
+class LeftOutValueError(TableHeldError):
+    """An update left out a value of a row that the sink does not have."""
 
 
 class SinkTimeoutError(SinkError):

@@ -5,14 +5,15 @@ that is harmless: the sink's record, the log's epoch and the unit's record refus
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import time
 from typing import TypeVar
 
 import anyio
 from anyio import CapacityLimiter, from_thread, to_thread
 
 from agent.effects import StartUnit
-from agent.errors import NEW_SNAPSHOT, JobTimeoutError, SinkConfigError, SinkFencedError, SinkTimeoutError
+from agent.errors import NEW_SNAPSHOT, JobTimeoutError, SinkFencedError, SinkTimeoutError, TableForeignError
 from agent.flush import job
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
@@ -191,12 +192,14 @@ class FeedParts:
             position = await self.open_span(before.table, before.span, before.checkpoint_ts)
         except SinkFencedError:  # its table is cut into other spans
             return span
+        except WeirError as error:
+            return replace(span, error=_running_error(error, before.table.table_id))
         return SpanFlushed(position) if position.recorded_ts > before.recorded_ts else span
 
     def _recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts:
         recorded = self._sink.recorded_ts(table, span)
         if recorded is None and self._sink.keeps_record:
-            raise SinkConfigError(
+            raise TableForeignError(
                 f"the sink has no record of {table.schema_name}.{table.name}: its table was removed or replaced; "
                 f"{NEW_SNAPSHOT}"
             )
@@ -307,6 +310,17 @@ class FeedParts:
         schemas = source.read_schemas([table.table_id for table in tables])
         self._feed.manifest(order.source).write_begun(order.epoch, schemas.values())
         create_empty(self._sink, [(table, schemas[table.table_id]) for table in tables], self._feed.config.filter)
+
+
+def _running_error(error: WeirError, table_id: int) -> RunningError:
+    return RunningError(
+        code=error.code,
+        message=str(error),
+        time=time(),
+        retryable=error.retryable,
+        scope=error.scope,
+        table_id=table_id,
+    )
 
 
 def _is_fenced(span: SpanFlushed) -> bool:

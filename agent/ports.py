@@ -230,6 +230,10 @@ class Sink(Protocol):
         """
         ...
 
+    def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
+        """Those of ``tables`` that cannot be in this sink whatever they hold (their names), by id, and why."""
+        ...
+
     def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         """What the sink records for the span; None when it has no record.
 

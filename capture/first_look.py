@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agent import event_filter
-from agent.errors import SinkConfigError, SinkFencedError, SourceConfigError
+from agent.errors import SinkConfigError, SinkFencedError, SinkPassingError, SourceConfigError, TableNameError
 from agent.ports import Sink
 from agent.sinks import open_sink
 from agent.sources import open_source
@@ -81,3 +81,5 @@ def _is_loaded(sink: Sink, table: TableRecord) -> bool:
         return sink.recorded_ts(table, TableSpan(table.table_id)) is not None
     except SinkFencedError:  # it was split
         return True
+    except (SinkPassingError, TableNameError):  # nothing was ever written there
+        return False

@@ -30,6 +30,9 @@ class BlackholeSink:
     def check(self, tables: Sequence[TableRecord]) -> None:
         """There is always room."""
 
+    def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
+        return {}
+
     def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         return None
 

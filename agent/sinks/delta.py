@@ -10,11 +10,11 @@ A result without error whose ``committed`` is False after ``commit`` means: noth
 where it was.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import TypeVar
@@ -28,7 +28,7 @@ from deltalake.transaction import create_table_with_add_actions
 
 from agent.change_rows import after_truncate
 from agent.ddl import SchemaChange
-from agent.errors import SinkConfigError, SinkUriError
+from agent.errors import NEW_SNAPSHOT, SinkUriError, TableForeignError, TableHeldError
 from agent.ports import INSERT, TRUNCATE, Changes, FlushResult, FlushTask, SpanCut, StagedFile, Standing
 from agent.schema import TableSchema
 from agent.sinks import (
@@ -44,7 +44,9 @@ from agent.sinks import (
     delta_upkeep,
 )
 from agent.sinks.delta_alter import Alterer
+from agent.sinks.delta_errors import away_error, storage_error
 from agent.sinks.delta_files import TRUNCATION, DataFile
+from agent.sinks.delta_lake import Lake
 from agent.sinks.delta_table import Owner, TablePlace
 from agent.sinks.uri import SinkUri
 from reactor.ids import TableSpan, Ts
@@ -73,6 +75,7 @@ class DeltaSink:
             raise SinkUriError(f"unknown option {min(options)!r} of a Delta sink; it knows {known}")
         self._uri = uri
         self._options = options
+        self._lake = Lake(uri.location, uri.is_local, options)
         self._owner = Owner(changefeed, mode)
 
     keeps_record = True
@@ -82,14 +85,21 @@ class DeltaSink:
         return self._owner.mode == SinkMode.CHANGELOG
 
     def place(self, schema_name: str, name: str) -> TablePlace:
-        """Where the table lies."""
-        return TablePlace(f"{self._uri.location}/{schema_name}/{name}", self._uri.is_local, self._options)
+        """Where the table lies.
+
+        :raises TableNameError: no directory can have that name.
+        """
+        return self._lake.place(schema_name, name)
 
     def check(self, tables: Sequence[TableRecord]) -> None:
-        if self._uri.is_local:
-            delta_table.refuse_unwritable(Path(self._uri.location))
+        self._lake.check()
+        unfit = {table.table_id for table, _ in self._lake.unfit(tables)}
         for record in tables:
-            self._check_table(self.place(record.schema_name, record.name))
+            if record.table_id not in unfit:
+                self._check_table(self.place(record.schema_name, record.name))
+
+    def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
+        return {table.table_id: reason for table, reason in self._lake.unfit(tables)}
 
     def _check_table(self, place: TablePlace) -> None:
         table = place.open()
@@ -98,12 +108,15 @@ class DeltaSink:
             return
         foreign = [name for name in place.file_names() if not name.startswith(_STAGED)]
         if foreign:
-            raise SinkConfigError(
+            raise TableForeignError(
                 f"{place} is not empty (it holds {min(foreign)}); empty it or choose another directory"
             )
 
     def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
-        opened = self.place(table.schema_name, table.name).open()
+        place = self.place(table.schema_name, table.name)
+        opened = place.open()
+        if opened is None and place.is_away():
+            raise away_error(place)
         if opened is None:
             return None
         recorded = delta_table.recorded_ts(opened, self._owner.changefeed, span)
@@ -129,6 +142,7 @@ class DeltaSink:
         if first is None:
             return []
         delta_schema.refuse_alike(first.schema.names, table=table.qualified_name)
+        place.make()
         file = delta_files.write_file(place, name, chain([first], tables), first.schema)
         if file is None:
             return []
@@ -148,8 +162,8 @@ class DeltaSink:
             found = delta_table.to_arrow(Schema.from_json(text))
             missing = delta_schema.missing_fields(columns, found, table=schema.qualified_name)
             columns = pa.schema([*columns, *missing])
-        if self._uri.is_local:
-            Path(place.location).mkdir(parents=True, exist_ok=True)
+        _refuse_lost(place, staged)
+        place.make()
         self._create(
             place, columns, staged, delta_table.record_properties(self._owner.changefeed, span, table.start_ts)
         )
@@ -163,7 +177,7 @@ class DeltaSink:
         recorded = delta_table.recorded_ts(opened, self._owner.changefeed, span)
         if recorded != table.start_ts:
             stands = "is split" if recorded == delta_table.RETIRED else f"stands at {recorded}"
-            raise SinkConfigError(
+            raise TableForeignError(
                 f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it {stands}, "
                 f"this one starts at {table.start_ts}); remove it or choose another sink directory"
             )
@@ -189,10 +203,10 @@ class DeltaSink:
             delta_disk.sync_names(place)
         except (DeltaError, OSError) as error:
             if place.open() is None:  # else another one was faster, and what it made is looked at
-                raise SinkConfigError(f"cannot create {place}: {str(error).splitlines()[0][:200]}") from error
+                raise storage_error(place, "create", error) from error
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
-        Alterer(self.place, self._owner, self.load).alter(changes)
+        Alterer(self._lake, self._owner, self.load).alter(changes)
 
     def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         place = self.place(task.table.schema_name, task.table.name)
@@ -293,10 +307,19 @@ class _Seen:
             del part  # it is large, and the next one is to come
 
 
+def _refuse_lost(place: TablePlace, files: Sequence[DataFile]) -> None:
+    """:raises SinkError: a staged file is not there any more."""
+    if not place.is_local or all(os.path.exists(place.path_of(file.path)) for file in files):
+        return
+    if place.is_away():
+        raise away_error(place)
+    raise TableHeldError(f"rows that were staged in {place} were removed; {NEW_SNAPSHOT}")
+
+
 def _refuse_unless_inserts(parts: Sequence[Changes]) -> None:
     for part in parts:
         if not np.isin(part.op, (INSERT, TRUNCATE)).all():
-            raise SinkConfigError(
+            raise TableHeldError(
                 f"{part.schema.qualified_name} has no key, and a row of it was updated or deleted; "
                 "give it a primary key, or replicate it in changelog mode"
             )

@@ -12,6 +12,7 @@ from agent.ddl import SchemaChange
 from agent.ports import StagedFile
 from agent.schema import TableSchema
 from agent.sinks import delta_ddl
+from agent.sinks.delta_lake import Lake
 from agent.sinks.delta_table import Owner, TablePlace
 from reactor.records import SchemaChangeKind, SinkMode, TableRecord
 
@@ -19,10 +20,10 @@ Load = Callable[[TableRecord, TableSchema, pa.Schema, Sequence[StagedFile]], Non
 
 
 class Alterer:
-    """For tables of one ``owner``. ``place``: where a table of a schema and name lies; ``load``: that of ``Sink``."""
+    """For tables of one ``owner``. ``load``: that of ``Sink``."""
 
-    def __init__(self, place: Callable[[str, str], TablePlace], owner: Owner, load: Load) -> None:
-        self._place = place
+    def __init__(self, lake: Lake, owner: Owner, load: Load) -> None:
+        self._lake = lake
         self._owner = owner
         self._load = load
         self._writer = delta_ddl.Writer(owner.changefeed, owner.mode is SinkMode.CHANGELOG)
@@ -80,9 +81,9 @@ class Alterer:
             self._load(change.after, change.schema, change.arrow, [])
 
     def _place_of(self, table: TableRecord) -> TablePlace:
-        return self._place(table.schema_name, table.name)
+        return self._lake.place(table.schema_name, table.name)
 
     def _aside(self, change: SchemaChange) -> TablePlace:
         """Where a table is while its old name is gone and its new one may be taken."""
         assert change.after is not None
-        return self._place(change.after.schema_name, f".weir-{change.after.table_id}-{int(change.ts):x}")
+        return self._lake.aside(change.after.schema_name, f"{change.after.table_id}-{int(change.ts):x}")

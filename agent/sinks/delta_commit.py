@@ -10,16 +10,17 @@ from typing import TypeVar
 
 import structlog
 from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field
 
-from agent.errors import SinkConfigError, SinkConflictError, SinkError, SinkFencedError
+from agent.errors import SinkConflictError, SinkError, SinkFencedError
 from agent.ports import FlushResult, FlushTask
 from agent.sinks import delta_disk, delta_log, delta_schema, delta_table
+from agent.sinks.delta_errors import is_of_storage, storage_error
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_log import Action, TableLog
 from agent.sinks.delta_table import TablePlace
-from reactor.errors import WeirError
+from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan
 
 #: spans of one table on several captures: of each round one wins, so many may lose a few times
@@ -38,14 +39,15 @@ class Refusal:
     text: str
     code: str
     retryable: bool
+    scope: Scope
 
     @classmethod
     def of_error(cls, error: WeirError) -> "Refusal":
-        return cls(str(error), error.code, error.retryable)
+        return cls(str(error), error.code, error.retryable, error.scope)
 
     @classmethod
     def of_result(cls, result: FlushResult) -> "Refusal":
-        return cls(result.error, result.error_code, result.retryable)
+        return cls(result.error, result.error_code, result.retryable, result.scope)
 
 
 def with_retries(place: TablePlace, attempt: Callable[[DeltaTable], T]) -> T:
@@ -64,7 +66,7 @@ def on_newest(place: TablePlace, newest: Callable[[], N], attempt: Callable[[N],
     """``attempt`` on the ``newest`` version of the table, again when another commit was faster.
 
     :raises SinkConflictError: others were faster every time.
-    :raises SinkConfigError: the table cannot be read or written.
+    :raises SinkError: the table cannot be read or written.
     """
     for count in range(1, _ATTEMPTS + 1):
         table = newest()
@@ -72,8 +74,10 @@ def on_newest(place: TablePlace, newest: Callable[[], N], attempt: Callable[[N],
             return attempt(table)
         except CommitFailedError as error:
             _log.info("another commit was faster", table=str(place), attempt=count, reason=str(error).splitlines()[0])
-        except (DeltaError, OSError) as error:
-            raise SinkConfigError(f"cannot write to {place}: {str(error).splitlines()[0][:200]}") from error
+        except BaseException as error:
+            if not is_of_storage(error):
+                raise
+            raise storage_error(place, "write to", error) from error
     raise SinkConflictError(f"{_ATTEMPTS} commits to {place} lost against others; it is tried again")
 
 
@@ -124,7 +128,7 @@ def _commit_spans(place: TablePlace, work: Sequence[Work]) -> dict[TableSpan, Re
 
 
 def _is_append(log: TableLog, work: Sequence[Work]) -> bool:
-    """:raises SinkConfigError: a column has another type than the table's."""
+    """:raises TableHeldError: a column has another type than the table's."""
     files = [DataFile.from_json(text) for _, result in work for text in result.files]
     return all(not file.is_truncate and log.has_columns(file.schema, name=_name(work[0][0])) for file in files)
 
@@ -150,7 +154,12 @@ def _name(task: FlushTask) -> str:
 def _settled(result: FlushResult, refusal: Refusal | None, *, is_written: bool) -> FlushResult:
     if refusal is not None:
         return replace(
-            result, committed=False, error=refusal.text, error_code=refusal.code, retryable=refusal.retryable
+            result,
+            committed=False,
+            error=refusal.text,
+            error_code=refusal.code,
+            retryable=refusal.retryable,
+            scope=refusal.scope,
         )
     return replace(result, committed=True) if is_written else result
 
@@ -170,7 +179,7 @@ def commit_to(table: DeltaTable, files: Sequence[DataFile], properties: CommitPr
 def add_columns(table: DeltaTable, files: Sequence[DataFile], *, name: str) -> None:
     """Give the table the columns that only the files have: a commit of its own, harmless if nothing follows it.
 
-    :raises SinkConfigError: a column has another type than the table's.
+    :raises TableHeldError: a column has another type than the table's.
     """
     for text in dict.fromkeys(file.schema for file in files if file.schema):
         wanted = Schema.from_json(text)
@@ -178,7 +187,7 @@ def add_columns(table: DeltaTable, files: Sequence[DataFile], *, name: str) -> N
 
 
 def add_fields(table: DeltaTable, wanted: Schema, *, name: str) -> None:
-    """:raises SinkConfigError: a column has another type than the table's."""
+    """:raises TableHeldError: a column has another type than the table's."""
     stored = delta_table.arrow_schema(table)
     arrow = delta_table.to_arrow(wanted)
     missing = {item.name for item in delta_schema.missing_fields(stored, arrow, table=name)}

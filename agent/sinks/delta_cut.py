@@ -9,7 +9,7 @@ refused.
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from agent.errors import NEW_SNAPSHOT, SinkConfigError, SinkFencedError
+from agent.errors import NEW_SNAPSHOT, SinkFencedError, TableHeldError
 from agent.ports import SpanCut
 from agent.sinks import delta_commit, delta_table
 from agent.sinks.delta_table import TablePlace
@@ -32,7 +32,7 @@ def _cut(opened: DeltaTable, changefeed: str, table: TableRecord, order: SpanCut
     recorded = [delta_table.recorded_ts(opened, changefeed, span) for span in order.old]
     positions = [ts for ts in recorded if ts is not None and ts != delta_table.RETIRED]
     if number < order.number - 1 or len(positions) < len(order.old):
-        raise SinkConfigError(
+        raise TableHeldError(
             f"the sink has no record of all spans of {name}: its table was set back or replaced; {NEW_SNAPSHOT}"
         )
     if max(positions) > order.ts:

@@ -28,7 +28,7 @@ from deltalake.schema import Field
 from deltalake.transaction import AddAction, RemoveAction
 
 from agent.ddl import ColumnMove, SchemaChange
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 from agent.sinks import delta_commit, delta_cut, delta_disk, delta_rewrite, delta_schema, delta_table
 from agent.sinks.delta_table import TablePlace
 from reactor.ids import TableSpan, Ts
@@ -51,7 +51,7 @@ def is_applied(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool
 def alter(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
     """Give the table its new columns.
 
-    :raises SinkConfigError: the values of a column do not fit its new type.
+    :raises TableHeldError: the values of a column do not fit its new type.
     """
     delta_commit.with_retries(place, lambda table: _alter(table, place, writer, change))
 
@@ -120,14 +120,14 @@ def is_moving(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool:
 def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
     """Move a table's directory to its new name's place; what was dropped there goes aside."""
     if not new.is_local:
-        raise SinkConfigError(
+        raise TableHeldError(
             f"table {change.name} was renamed, and {new} is on an object store, which cannot rename a directory; "
             "copy it there by hand, or create another changefeed"
         )
     if os.path.isdir(new.location):
         table = new.open()
         if table is None or dropped_ts(table) is None:
-            raise SinkConfigError(f"table {change.name} was renamed, but {new} is taken; move what lies there away")
+            raise TableHeldError(f"table {change.name} was renamed, but {new} is taken; move what lies there away")
         os.rename(new.location, f"{new.location}.dropped-{int(change.ts):x}")
     Path(new.location).parent.mkdir(parents=True, exist_ok=True)
     os.rename(old.location, new.location)

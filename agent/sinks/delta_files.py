@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 from deltalake.transaction import AddAction
 
-from agent.errors import SinkConfigError
 from agent.sinks import delta_disk
+from agent.sinks.delta_errors import storage_error
 from agent.sinks.delta_table import TablePlace
 
 _ROW_GROUP_ROWS = 131_072
@@ -75,7 +75,7 @@ TRUNCATION = DataFile("", 0, 0, "", "", is_truncate=True)
 def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema) -> DataFile | None:
     """Write one Parquet file; None (and no file) when there is no row.
 
-    :raises SinkConfigError: the storage refuses.
+    :raises SinkError: the storage refuses.
     """
     groups = _row_groups(tables)
     first = next(groups, None)
@@ -100,7 +100,7 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
                     del table
             size = file.tell()
     except OSError as error:
-        raise SinkConfigError(f"cannot write {name} in {place}: {error.strerror or error}; is it writable?") from error
+        raise storage_error(place, f"write {name} in", error) from error
     stats = _stats(metadata[0], schema)
     return DataFile(name, metadata[0].num_rows, size, json.dumps(stats), Schema.from_arrow(schema).to_json())
 
@@ -188,7 +188,6 @@ def _opened(place: TablePlace, name: str) -> Iterator[Any]:
             yield file
         return
     target = os.path.join(place.location, name)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
     scratch = f"{target}.{uuid4().hex[:8]}.tmp"  # a crash leaves it to the vacuum
     try:
         with pa.OSFile(scratch, "wb") as file:

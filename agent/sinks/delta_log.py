@@ -123,7 +123,7 @@ class TableLog:
     def has_columns(self, schema: str, *, name: str) -> bool:
         """Whether the table has every column of ``schema`` (Delta's JSON).
 
-        :raises SinkConfigError: one has another type.
+        :raises TableHeldError: one has another type.
         """
         if schema not in self._fitting:
             stored, wanted = (delta_table.to_arrow(item) for item in (self.schema(), Schema.from_json(schema)))

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from agent.change_rows import after_truncate
 from agent.changes import net_changes
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.schema import TableSchema
 from agent.sinks import delta_schema, delta_table
@@ -30,7 +30,7 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a table with the columns of ``arrow`` (a column that the table does not have is NULL).
 
-    :raises SinkConfigError: there is no table, or its log cannot be folded.
+    :raises TableHeldError: there is no table, or its log cannot be folded.
     """
     table = place.opened()
     wanted = delta_schema.delta_schema(arrow)
@@ -62,7 +62,7 @@ def _folded(table: DeltaTable, schema: TableSchema, wanted: pa.Schema, key: Sequ
         return net_changes([changes], key=key).upserts.select(wanted.names) if len(changes) else wanted.empty_table()
     [*rest], _ = after_truncate([changes])
     if any((part.op != INSERT).any() for part in rest):
-        raise SinkConfigError(
+        raise TableHeldError(
             f"the changelog of {schema.qualified_name} cannot be compared: rows without a key were updated or deleted"
         )
     return pa.Table.from_batches([part.after for part in rest], wanted)

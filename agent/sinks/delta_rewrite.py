@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from agent.ddl import ColumnMove, SchemaChange
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 from agent.sinks import delta_files, delta_schema
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_table import TablePlace
@@ -110,8 +110,8 @@ def _is_number(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_integer(arrow) or pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
 
 
-def _unfit(move: ColumnMove, change: SchemaChange, reason: str) -> SinkConfigError:
-    return SinkConfigError(
+def _unfit(move: ColumnMove, change: SchemaChange, reason: str) -> TableHeldError:
+    return TableHeldError(
         f"column {move.name} of {change.name} has become {move.type}, and what the sink holds does not fit ({reason}); "
         "mend it there, or create another changefeed for a new snapshot"
     )

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
@@ -46,7 +46,7 @@ def delta_type(arrow: pa.DataType) -> pa.DataType:
 def delta_schema(arrow: pa.Schema, *, is_changelog: bool = False) -> pa.Schema:
     """The Delta table's schema for a source table's Arrow schema; every column may be NULL.
 
-    :raises SinkConfigError: a source column has the name of one of ours.
+    :raises TableHeldError: a source column has the name of one of ours.
     """
     fields = [pa.field(item.name, delta_type(item.type)) for item in arrow]
     if not is_changelog:
@@ -54,19 +54,19 @@ def delta_schema(arrow: pa.Schema, *, is_changelog: bool = False) -> pa.Schema:
     ours = {item.name for item in CHANGELOG_FIELDS}
     for item in fields:
         if item.name in ours:
-            raise SinkConfigError(
+            raise TableHeldError(
                 f"source column {item.name} has the name of a changelog column; rename it, or use upsert"
             )
     return pa.schema([*fields, *CHANGELOG_FIELDS])
 
 
 def refuse_alike(names: Sequence[str], *, table: str) -> None:
-    """:raises SinkConfigError: two names differ in case alone; for Delta, and for its readers, they are the same."""
+    """:raises TableHeldError: two names differ in case alone; for Delta, and for its readers, they are the same."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
         if other != name:
-            raise SinkConfigError(
+            raise TableHeldError(
                 f"columns {other} and {name} of {table} are one to Delta, for which case does not count; "
                 "rename one, or leave it out by a column selector"
             )
@@ -106,7 +106,7 @@ def _source_column(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> Sequence[pa.Field]:
     """The columns of ``wanted`` that the table does not have yet.
 
-    :raises SinkConfigError: a column is stored with another type.
+    :raises TableHeldError: a column is stored with another type.
     """
     missing = []
     for item in wanted:
@@ -114,7 +114,7 @@ def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> Seque
         if at < 0:
             missing.append(item)
         elif plain_type(stored.field(at).type) != plain_type(item.type):
-            raise SinkConfigError(
+            raise TableHeldError(
                 f"column {item.name} of {table} is {stored.field(at).type} in the sink and {item.type} in the source; "
                 "load the table anew"
             )

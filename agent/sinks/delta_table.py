@@ -8,25 +8,29 @@ files): the changefeed and the mode it is written in. Each span's position is an
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from agent.errors import SinkConfigError, SinkFencedError
+from agent.errors import NEW_SNAPSHOT, SinkFencedError, TableForeignError
 from agent.ports import FlushTask
 from agent.sinks import delta_schema
+from agent.sinks.delta_errors import MARK, away_error, storage_errors
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records import SinkMode, TableRecord
 
 #: key of what a table's description says for us, and first part of its records' names
 OWNER = "weir"
+_MARK_TEXT = b"Weir writes the tables below. Without this file the directory is taken for one whose mount has gone.\n"
+#: directories of sinks that this process has seen, and the device that each was on
+_seen: dict[str, int] = {}
 #: the record of a span that its table is not cut into any more: no writer is there, or ever comes there
 RETIRED = MAX_TS
 
@@ -38,6 +42,8 @@ class TablePlace:
     location: str
     is_local: bool = True
     options: dict[str, str] = field(default_factory=dict, repr=False)
+    #: the directory of all the sink's tables, empty where nobody says
+    root: str = ""
 
     def __str__(self) -> str:
         return self.location
@@ -54,39 +60,68 @@ class TablePlace:
     def file_names(self) -> list[str]:
         """What lies in the table's directory, tables or not; empty when there is no such directory.
 
-        :raises SinkConfigError: the storage does not answer.
+        :raises SinkError: the storage does not answer.
         """
         if self.is_local and not os.path.isdir(self.location):
             return []
-        try:
+        with storage_errors(self, "list"):
             found = self.filesystem().get_file_info(fs.FileSelector("", allow_not_found=True))
-        except OSError as error:
-            raise SinkConfigError(f"cannot list {self}: {_first_line(error)}") from error
         return [info.base_name for info in found]
 
     def exists(self) -> bool:
         """Whether there is anything; for directories of this machine."""
         return self.is_local and os.path.isdir(self.location)
 
+    def is_away(self) -> bool:
+        """The sink's directory is not the one that was written, as when its mount is away."""
+        return bool(self.is_local and self.root) and not os.path.exists(os.path.join(self.root, MARK))
+
+    def make(self) -> None:
+        """Make the table's directory, if it is not there.
+
+        :raises SinkPassingError: another device is where this process has seen the sink's directory.
+        """
+        if not self.is_local:
+            return
+        if self.is_away() and _seen.get(self.root, device := _device(self.root)) != device:
+            raise away_error(self)
+        with storage_errors(self, "make the directory of"):
+            os.makedirs(self.location, exist_ok=True)
+            self._mark()
+
+    def _mark(self) -> None:
+        """The sink's directory is there, and everybody shall know it again."""
+        if self.is_local and self.root and (self.root not in _seen or self.is_away()):
+            with suppress(FileExistsError, PermissionError), open(os.path.join(self.root, MARK), "xb") as file:
+                file.write(_MARK_TEXT)
+            _seen[self.root] = _device(self.root)
+
     def open(self) -> DeltaTable | None:
         """The table as it is now; None when there is none.
 
-        :raises SinkConfigError: the storage or the table's log cannot be read.
+        :raises SinkError: the storage or the table's log cannot be read.
         """
         if self.is_local and not os.path.isdir(os.path.join(self.location, "_delta_log")):
             return None
-        try:
-            return DeltaTable(self.location, storage_options=self.options or None)
-        except TableNotFoundError:
-            return None
-        except (DeltaError, OSError) as error:
-            raise SinkConfigError(f"cannot open the Delta table {self}: {_first_line(error)}") from error
+        with storage_errors(self, "open the Delta table"):
+            try:
+                table = DeltaTable(self.location, storage_options=self.options or None)
+            except TableNotFoundError:
+                return None
+            self._mark()
+        return table
 
     def opened(self) -> DeltaTable:
-        """:raises SinkConfigError: there is no table."""
+        """:raises TableForeignError: there is no table.
+        :raises SinkPassingError: the whole sink is away."""
         table = self.open()
+        if table is None and self.is_away():
+            raise away_error(self)
         if table is None:
-            raise SinkConfigError(f"there is no Delta table at {self}; was it removed? load it anew")
+            raise TableForeignError(
+                f"there is no Delta table at {self}: it was removed, or never loaded; bring it back with its history "
+                f"and resume the changefeed, or {NEW_SNAPSHOT}"
+            )
         return table
 
 
@@ -110,18 +145,25 @@ class Owner:
             return None
 
     def refuse_foreign(self, table: DeltaTable, place: TablePlace) -> None:
-        """:raises SinkConfigError: the table is not this owner's."""
+        """:raises TableForeignError: the table is not this owner's."""
         owner = Owner.of(table)
         if owner is None:
-            raise SinkConfigError(f"{place} holds a Delta table that is not Weir's; choose another sink directory")
+            raise TableForeignError(f"{place} holds a Delta table that is not Weir's; choose another sink directory")
         if owner.changefeed != self.changefeed:
-            raise SinkConfigError(
+            raise TableForeignError(
                 f"{place} is written by changefeed {owner.changefeed!r}; choose another sink directory"
             )
         if owner.mode != self.mode:
-            raise SinkConfigError(
+            raise TableForeignError(
                 f"{place} is written in {owner.mode} mode; choose that mode or another sink directory"
             )
+
+
+def _device(path: str) -> int:
+    """Of a directory, or of the one that it would be made in."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return os.stat(path).st_dev
 
 
 def record_prefix(changefeed: str) -> str:
@@ -213,30 +255,3 @@ def writer_properties(table: DeltaTable) -> WriterProperties:
 
 def _has_wrong_bounds(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
-
-
-def refuse_unwritable(directory: Path) -> None:
-    """Try whether files can be made in ``directory``; leaves nothing behind.
-
-    :raises SinkConfigError: they cannot.
-    """
-    made: list[Path] = []
-    try:
-        for path in [*reversed(directory.parents), directory]:
-            if not path.exists():
-                path.mkdir()
-                made.append(path)
-        probe = directory / f".weir-probe-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise SinkConfigError(
-            f"sink directory {directory} is not writable ({error.strerror}); check its owner"
-        ) from error
-    finally:
-        for path in reversed(made):
-            path.rmdir()
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.ddl import ColumnMove, SchemaChange
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 from agent.sinks.delta import DeltaSink
 from reactor.ids import Ts
 from reactor.records import SchemaChangeKind, SinkMode, TableRecord
@@ -108,12 +108,12 @@ def test_names_that_differ_in_case_alone_are_refused(tmp_path: Path) -> None:
     """Delta and its readers take them for one: the table waits, or is never made."""
     arrow = pa.schema([*ARROW, pa.field("Name", pa.int32())])
     sink = loaded(tmp_path, rows=ROWS)
-    with pytest.raises(SinkConfigError, match=r"columns name and Name of public\.t are one to Delta"):
+    with pytest.raises(TableHeldError, match=r"columns name and Name of public\.t are one to Delta"):
         sink.alter([altered(moves(arrow, Name=None))])
     batch = changes([insert(1, "a", "x", 5)], arrow=arrow).after
-    with pytest.raises(SinkConfigError, match="leave it out by a column selector"):
+    with pytest.raises(TableHeldError, match="leave it out by a column selector"):
         sink.stage(table_schema(arrow), "0", iter([batch]), Ts(200))
-    with pytest.raises(SinkConfigError, match="rename one"):
+    with pytest.raises(TableHeldError, match="rename one"):
         sink.load(OTHER, table_schema(arrow), arrow, [])
 
 
@@ -156,7 +156,7 @@ def test_values_follow_where_they_can(
     add(sink, (1, value), arrow=first, from_ts=100, to_ts=120)
     change = altered(moves(second), ts=130)
     if after is None:
-        with pytest.raises(SinkConfigError, match=r"column v of public\.t has become"):
+        with pytest.raises(TableHeldError, match=r"column v of public\.t has become"):
             sink.alter([change])
         assert len(rows(tmp_path)) == 1
         return
@@ -259,7 +259,7 @@ def test_tables_that_change_names_with_each_other_wherever_a_crash_is(
 def test_another_table_in_the_way_is_left_alone(tmp_path: Path) -> None:
     sink = loaded(tmp_path, rows=ROWS)
     sink.alter([created(OTHER.with_(start_ts=Ts(120)), ts=121)])
-    with pytest.raises(SinkConfigError, match="is taken; move what lies there away"):
+    with pytest.raises(TableHeldError, match="is taken; move what lies there away"):
         sink.alter([altered(moves(ARROW), after=KEYED.with_(name="u"))])
     assert rows(tmp_path, "u") == []
     sink.alter([dropped(OTHER, ts=140)])

@@ -15,7 +15,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from agent.errors import SinkConfigError, SinkError, SinkFencedError
+from agent.errors import (
+    SinkConfigError,
+    SinkError,
+    SinkFencedError,
+    SinkPassingError,
+    TableForeignError,
+    TableHeldError,
+)
 from agent.ports import BEFORE_FULL, BEFORE_KEY, Changes, FlushResult, FlushTask, StagedFile
 from agent.sinks import delta_files, delta_upkeep, delta_upsert, open_sink
 from agent.sinks.delta import DeltaSink
@@ -242,9 +249,7 @@ def test_a_table_without_a_key_is_appended_to(tmp_path: Path) -> None:
     again = task(sink, 200, 300, table=KEYLESS)
     assert flush(sink, again, changes([insert(1, "a", "x"), truncate(), insert(2, "b", "y")])).committed
     assert rows(sink) == [(2, "b", "y")]
-    with pytest.raises(
-        SinkConfigError, match=r"public\.t has no key, and a row of it was updated or deleted"
-    ) as caught:
+    with pytest.raises(TableHeldError, match=r"public\.t has no key, and a row of it was updated or deleted") as caught:
         flush(sink, task(sink, 300, 400, table=KEYLESS), changes([update(2, "c", "y")]))
     assert not caught.value.retryable
 
@@ -260,9 +265,7 @@ def test_columns_that_come_later_are_added(tmp_path: Path) -> None:
 def test_a_column_of_another_type_is_refused(tmp_path: Path) -> None:
     sink = loaded(tmp_path, rows=[(1, "a", "x")])
     other = pa.schema([("id", pa.int64()), ("name", pa.int32()), ("big", pa.string())])
-    with pytest.raises(
-        SinkConfigError, match=r"column name of public\.t is string in the sink and int32 in the source"
-    ):
+    with pytest.raises(TableHeldError, match=r"column name of public\.t is string in the sink and int32 in the source"):
         flush(sink, task(sink, 100, 200), changes([update(1, 5, "x")], arrow=other))
 
 
@@ -352,7 +355,7 @@ def test_load_takes_staged_files_over_once(tmp_path: Path, mode: SinkMode) -> No
     assert os.stat(staged[0].path) == before
     assert rows(sink) == [(1, "a", "x"), (2, "b", None)]
     assert DeltaTable(sink.place("public", "t").location).version() == 0
-    with pytest.raises(SinkConfigError, match="holds a table that an earlier changefeed 'feed' loaded"):
+    with pytest.raises(TableForeignError, match="holds a table that an earlier changefeed 'feed' loaded"):
         sink.load(KEYED.with_(start_ts=Ts(101)), table_schema(), ARROW, staged)
 
 
@@ -374,16 +377,16 @@ def test_statistics_let_readers_skip_files(tmp_path: Path) -> None:
 def test_somebody_elses_table_is_refused(tmp_path: Path) -> None:
     loaded(tmp_path)
     sink_at(tmp_path).check([KEYED])
-    with pytest.raises(SinkConfigError, match="is written by changefeed 'feed'; choose another sink directory"):
+    with pytest.raises(TableForeignError, match="is written by changefeed 'feed'; choose another sink directory"):
         sink_at(tmp_path, changefeed="other").check([KEYED])
-    with pytest.raises(SinkConfigError, match="is written in upsert mode"):
+    with pytest.raises(TableForeignError, match="is written in upsert mode"):
         sink_at(tmp_path, SinkMode.CHANGELOG).check([KEYED])
     write_deltalake(tmp_path / "public" / "u", pa.table({"x": [1]}))
-    with pytest.raises(SinkConfigError, match="holds a Delta table that is not Weir's"):
+    with pytest.raises(TableForeignError, match="holds a Delta table that is not Weir's"):
         sink_at(tmp_path).check([KEYED.with_(name="u")])
     (tmp_path / "public" / "v").mkdir()
     (tmp_path / "public" / "v" / "notes.txt").write_text("mine")
-    with pytest.raises(SinkConfigError, match="is not empty"):
+    with pytest.raises(TableForeignError, match="is not empty"):
         sink_at(tmp_path).check([KEYED.with_(name="v")])
 
 
@@ -397,8 +400,12 @@ def test_an_unwritable_directory_is_one_line_and_leaves_nothing(tmp_path: Path) 
 
 def test_a_missing_table_is_one_line(tmp_path: Path) -> None:
     sink = sink_at(tmp_path)
+    with pytest.raises(SinkPassingError, match="is not the one that was written"):
+        sink.recorded_ts(KEYED, SPAN)
+    other = KEYED.with_(name="other", table_id=2)
+    sink.load(other, table_schema(), ARROW, [])
     assert sink.recorded_ts(KEYED, SPAN) is None
-    with pytest.raises(SinkConfigError, match="there is no Delta table at"):
+    with pytest.raises(TableForeignError, match="there is no Delta table at"):
         sink.write(task(sink, 100, 200), iter(()))
 
 

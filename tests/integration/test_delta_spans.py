@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from agent.errors import SinkConfigError, SinkFencedError
+from agent.errors import SinkFencedError, TableForeignError, TableHeldError
 from agent.ports import BEFORE_KEY, FlushResult, FlushTask, SpanCut
 from agent.sinks import open_sink
 from agent.sinks.delta import DeltaSink
@@ -187,9 +187,9 @@ def test_a_cut_that_comes_after_a_newer_one_is_refused(tmp_path: Path, mode: Sin
 @both_modes
 def test_a_sink_that_was_set_back_is_not_cut(tmp_path: Path, mode: SinkMode) -> None:
     rig = Rig.at(tmp_path, mode)
-    with pytest.raises(SinkConfigError, match="set back or replaced"):
+    with pytest.raises(TableHeldError, match="set back or replaced"):
         rig.sink.cut(TABLE, replace(rig.order(2, 150), number=3))
-    with pytest.raises(SinkConfigError, match="set back or replaced"):
+    with pytest.raises(TableHeldError, match="set back or replaced"):
         rig.sink.cut(TABLE, SpanCut(even_spans(ID, 3), even_spans(ID, 2), Ts(150), 1))
 
 
@@ -203,7 +203,7 @@ def test_a_standing_counts_living_records_only(tmp_path: Path) -> None:
 def test_a_table_of_an_earlier_changefeed_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
     rig = Rig.at(tmp_path, SinkMode.UPSERT)
     rig.cut(2, 150)
-    with pytest.raises(SinkConfigError, match=r"an earlier changefeed .* loaded \(it is split"):
+    with pytest.raises(TableForeignError, match=r"an earlier changefeed .* loaded \(it is split"):
         rig.sink.load(TABLE, table_schema(), ARROW, [])
 
 

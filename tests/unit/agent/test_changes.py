@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.changes import NetChanges, net_changes
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, Changes
 from tests.unit.agent.changes_build import ARROW, UNCHANGED, Change, changes, delete, insert, truncate, update
 
@@ -102,7 +102,7 @@ def test_a_column_that_came_later_is_kept_in_rows_from_before() -> None:
 
 def test_a_column_whose_old_values_do_not_fit_is_refused() -> None:
     narrow = pa.schema([("id", pa.int64()), ("name", pa.int32()), ("big", pa.string())])
-    with pytest.raises(SinkConfigError, match=r"column name of public.t has become int32"):
+    with pytest.raises(TableHeldError, match=r"column name of public.t has become int32"):
         net_changes([changes([insert(1, "a", "x")]), changes([insert(2, 3, "y")], arrow=narrow)], key=["id"])
 
 

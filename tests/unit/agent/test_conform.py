@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from agent.conform import conform
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 from agent.ports import BEFORE_FULL, INSERT, UPDATE, Changes
 from agent.schema import Column, TableSchema
 from agent.sources.postgres.types import arrow_schema
@@ -76,5 +76,5 @@ def test_without_numbers_names_and_renames_tell() -> None:
 
 def test_a_value_that_does_not_fit_is_refused() -> None:
     after = schema(id=(INT8, 1), b=(INT4, 2), n=(INT4, 4))
-    with pytest.raises(SinkConfigError, match=r"column b of public\.t has become int32"):
+    with pytest.raises(TableHeldError, match=r"column b of public\.t has become int32"):
         conform(rows(), change(after), keeps_gone=False)

@@ -5,7 +5,7 @@ from datetime import time
 import pyarrow as pa
 import pytest
 
-from agent.errors import SinkConfigError
+from agent.errors import TableHeldError
 from agent.sinks.delta_schema import COMMIT_VERSION, delta_column, delta_schema, delta_type, missing_fields
 
 SAME = [
@@ -39,7 +39,7 @@ def test_a_time_of_day_is_text() -> None:
 def test_a_changelog_has_columns_of_its_own() -> None:
     arrow = pa.schema([("id", pa.int64())])
     assert delta_schema(arrow, is_changelog=True).names[1:3] == ["_change_type", "_commit_version"]
-    with pytest.raises(SinkConfigError, match="source column _commit_version has the name of a changelog column"):
+    with pytest.raises(TableHeldError, match="source column _commit_version has the name of a changelog column"):
         delta_schema(pa.schema([(COMMIT_VERSION, pa.int64())]), is_changelog=True)
 
 
@@ -47,5 +47,5 @@ def test_layouts_of_one_type_are_the_same() -> None:
     stored = pa.schema([("a", pa.large_string()), ("b", pa.binary_view()), ("c", pa.large_list(pa.string_view()))])
     wanted = pa.schema([("a", pa.string()), ("b", pa.binary()), ("c", pa.list_(pa.string())), ("d", pa.int32())])
     assert [item.name for item in missing_fields(stored, wanted, table="t")] == ["d"]
-    with pytest.raises(SinkConfigError, match="column a of t is large_string in the sink and int32 in the source"):
+    with pytest.raises(TableHeldError, match="column a of t is large_string in the sink and int32 in the source"):
         missing_fields(stored, pa.schema([("a", pa.int32())]), table="t")
