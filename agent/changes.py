@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.change_rows import Mask, Rows, after_truncate
+from agent.key_hash import comparable
 from agent.ports import DELETE, INSERT, Changes
 
 Indexes = npt.NDArray[np.int64]
@@ -194,7 +195,7 @@ def key_codes(keys: pa.Table) -> Indexes:
     """The same number for the same key: 0 … number of keys - 1."""
     code: Indexes | None = None
     for column in keys.columns:
-        indexes = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        indexes = comparable(column.combine_chunks()).dictionary_encode(null_encoding="encode")
         merged = indexes.combine_chunks() if isinstance(indexes, pa.ChunkedArray) else indexes
         each = merged.indices.to_numpy().astype(np.int64)
         if code is not None:

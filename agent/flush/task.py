@@ -84,7 +84,7 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
     """
     rules = event_filter.rules_for(task.filter, task.table.schema_name, task.table.name)
     for schema, batch, clock in _joined(_batches(task)):
-        changes = clock.told(decode(schema, batch))
+        changes = clock.told(decode(schema, batch, task.table.key))
         if task.change:
             changes = conform(changes, task.change, keeps_gone=task.sink_mode is SinkMode.CHANGELOG)
         _refuse_incomplete_moves(changes, task)

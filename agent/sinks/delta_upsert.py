@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from agent import event_filter
 from agent.changes import NetChanges, key_codes
+from agent.key_hash import comparable
 from agent.ports import FlushTask
 from agent.sinks import delta_commit, delta_files, delta_log, delta_schema, delta_stored, delta_table, delta_vectors
 from agent.sinks.delta_files import DataFile
@@ -237,7 +238,8 @@ def places(stored: pa.Table, wanted: pa.Table) -> Positions:
     """Where among the key columns of a file the wanted keys are."""
     found = np.ones(stored.num_rows, np.bool_)
     for name in wanted.schema.names:
-        found &= pc.is_in(stored.column(name), value_set=wanted.column(name)).to_numpy()
+        ours, theirs = comparable(stored.column(name)), comparable(wanted.column(name))
+        found &= pc.is_in(ours, value_set=theirs).to_numpy()
     at = np.flatnonzero(found)
     if len(wanted.schema) == 1 or not len(at):
         return at

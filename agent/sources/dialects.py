@@ -3,6 +3,7 @@
 The dialects' modules are imported when a table of theirs comes: their kernels take a while to load.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -12,16 +13,17 @@ from agent.schema import Dialect, TableSchema
 from agent.sources.dumping import Chunks
 
 
-def decode(schema: TableSchema, batch: pa.RecordBatch) -> Changes:
-    """A batch of the change log as row changes, in their order.
+def decode(schema: TableSchema, batch: pa.RecordBatch, key: Collection[str] = ()) -> Changes:
+    """A batch of the change log as row changes, in their order. ``key``: columns that tell rows apart.
 
-    :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log.
+    :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log; or
+        a key value that its column's Arrow type cannot tell from another one.
     """
     match schema.dialect:
         case Dialect.POSTGRESQL:
             from agent.sources.postgres import decode as postgres
 
-            return postgres.decode(schema, batch)
+            return postgres.decode(schema, batch, key)
         case Dialect.MYSQL:
             from agent.sources.mysql import decode as mysql
 

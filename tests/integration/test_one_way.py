@@ -20,47 +20,8 @@ from agent.sources.postgres.connection import connect
 from agent.sources.postgres.snapshot import read_table
 from capture.embedded import EmbeddedPostgres
 from tests.integration.sync_rig import SyncRig, drop_slots, make_rig
+from tests.integration.value_spellings import SPELLINGS, literal
 
-_SPELLINGS = (
-    *("0", "-0", "1", "-1", "1.50", "1e300", "NaN", "Infinity", "-infinity", "t", "f", "a", "a b ", "é☺", "", "\\001"),
-    *("10.0.0.1", "10.0.0.1/32", "10.0.0.0/8", "::1", "::1/128", "::ffff:1.2.3.4", "08:00:2b:01:02:03"),
-    *(
-        "08:00:2b:01:02:03:04:05",
-        "2024-02-29",
-        "0044-03-15 BC",
-        "24:00:00",
-        "12:00:00.5+01",
-        "2024-02-29 23:30:00-05:30",
-    ),
-    *(
-        "1 day -2:00:00.5",
-        "1 mon",
-        "$-1,234.50",
-        "101",
-        "(1,2)",
-        "(1,2),(3,4)",
-        "<(1,2),3>",
-        "{1,2,-1}",
-        "((1,2),(3,4))",
-    ),
-    *('{"a": 1.0, "b": [null]}', "$.a[*] ? (@ > 1)", "<a>é</a>", "12345678-1234-5678-1234-567812345678", "0/16B3748"),
-    *("'fat':2 'cat':3", "fat & !cat", "pg_class", "int4in", "lower(text)", "=(int4,int4)", "+", "integer", "english"),
-    *(
-        "public",
-        "pg_database_owner",
-        "C",
-        "simple",
-        "(0,1)",
-        "10:20:10,14",
-        "{}",
-        "{NULL}",
-        "{0,-0}",
-        "{a,NULL}",
-        "empty",
-    ),
-    *("[1,3)", "[2024-01-01,infinity]", "{[1,3),[5,8)}", "(,)", "1 2", "(10.0.0.1,,a)", "(,,)", "{10.0.0.1}"),
-    *('{"(10.0.0.1,x,)"}', "sad", "{sad}", "YES", "own.t", "my type", "=UC/postgres", "{8,9}", "1 2 3"),
-)
 _MADE = """
 CREATE SCHEMA own;
 CREATE TABLE own.t (id int);
@@ -136,7 +97,7 @@ def _schema_sql(postgres: EmbeddedPostgres) -> str:
 
 def _fill(rig: SyncRig) -> None:
     """A row for each spelling, with what takes it; and one of composites of nothing but NULLs."""
-    spellings = ", ".join("E'" + text.replace("\\", "\\\\").replace("'", "''") + "'" for text in _SPELLINGS)
+    spellings = ", ".join(map(literal, SPELLINGS))
     rig.execute(
         f"""
         DO $do$

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.schema import Column
-from agent.sources.postgres import kernels_bytes, kernels_fixed, kernels_numeric, kernels_text, types
+from agent.schema import Column, TableSchema
+from agent.sources.postgres import exact, kernels_bytes, kernels_fixed, kernels_numeric, kernels_text, types
 from agent.sources.postgres.types import Kind
 from agent.sources.postgres.wire import NULL
 
@@ -37,29 +37,53 @@ class BadValueError(Exception):
         self.reason = reason
 
 
-def build(column: Column, data: Bytes, positions: Positions, *, texts: int, binaries: int) -> pa.Array:
+class BentKeyError(BadValueError):
+    """A value is one of its column's type, but as a part of a key it could be taken for another one."""
+
+
+def bent_key(schema: TableSchema, column: Column, error: BentKeyError, where: str) -> str:
+    """The line that says so, and what helps."""
+    return (
+        f"{schema.qualified_name}: key column {column.name} cannot be read: {error.reason} (infinity, 24:00, NaN, the "
+        f"name of an object), {where}; change it at the source and create the changefeed again, or leave the table out "
+        f"by a filter rule !{schema.qualified_name}"
+    )
+
+
+def build(
+    column: Column, data: Bytes, positions: Positions, *, texts: int, binaries: int, is_key: bool = False
+) -> pa.Array:
     """The column's Arrow array. ``positions`` may be changed: it is this call's to use up.
 
-    ``texts`` and ``binaries`` say how many values came in which form.
+    ``texts`` and ``binaries`` say how many values came in which form. ``is_key``: rows are told apart by them.
 
     :raises BadValueError: a value that is not of the column's type, or one in a binary form that Weir does not read.
+    :raises BentKeyError: a key value that the column's Arrow type cannot tell from another one.
     """
     arrow = types.arrow_type(column)
     if not texts and not binaries:
         return pa.nulls(len(positions), arrow)
     if texts and binaries:
-        return _build_mixed(column, data, positions, texts=texts, binaries=binaries)
+        return _build_mixed(column, data, positions, texts=texts, binaries=binaries, is_key=is_key)
     kind = types.kind_of(column)
     if binaries and kind is Kind.OTHER:
         raise BadValueError(int(np.argmax(positions >= 0)), "a type that Weir reads as text came in its binary form")
-    return (TEXT if texts else BINARY)[kind](data, positions, arrow)
+    builder = (TEXT if texts else BINARY)[kind]
+    if not is_key:
+        return builder(data, positions, arrow)
+    values = builder(data, positions.copy(), arrow)
+    if (row := exact.first_bent(column, values, data, positions, is_text=bool(texts))) >= 0:
+        raise BentKeyError(row, f"the sink's {arrow} cannot tell its value from another one")
+    return values
 
 
-def _build_mixed(column: Column, data: Bytes, positions: Positions, *, texts: int, binaries: int) -> pa.Array:
+def _build_mixed(
+    column: Column, data: Bytes, positions: Positions, *, texts: int, binaries: int, is_key: bool
+) -> pa.Array:
     has_value = positions >= 0
     is_text = has_value & (data[np.where(has_value, positions - 5, 0)] == _TEXT_FORM)
-    from_text = build(column, data, np.where(is_text, positions, NULL), texts=texts, binaries=0)
-    from_binary = build(column, data, np.where(is_text, NULL, positions), texts=0, binaries=binaries)
+    from_text = build(column, data, np.where(is_text, positions, NULL), texts=texts, binaries=0, is_key=is_key)
+    from_binary = build(column, data, np.where(is_text, NULL, positions), texts=0, binaries=binaries, is_key=is_key)
     return pc.coalesce(from_text, from_binary)
 
 

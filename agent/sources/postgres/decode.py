@@ -10,6 +10,7 @@ identity sent; TRUNCATE is one row whose columns are all NULL. Which span a row 
 its key, is the business of ``agent.span_rows``.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,10 +38,11 @@ class _Image:
         return cls(np.full((width, rows), NULL, np.int64), np.zeros((width, 3), np.int64))
 
 
-def decode(schema: TableSchema, batch: pa.RecordBatch) -> Changes:
-    """Decode a batch of ``schema``'s row events; they stay in their order.
+def decode(schema: TableSchema, batch: pa.RecordBatch, key: Collection[str] = ()) -> Changes:
+    """Decode a batch of ``schema``'s row events; they stay in their order. ``key``: columns that tell rows apart.
 
-    :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log.
+    :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log; or
+        a key value that its column's Arrow type cannot tell from another one.
     """
     rows, width = batch.num_rows, len(schema.columns)
     commit_ts = batch.column("commit_ts").to_numpy()
@@ -59,8 +61,8 @@ def decode(schema: TableSchema, batch: pa.RecordBatch) -> Changes:
         op=op,
         commit_ts=commit_ts,
         seq=batch.column("seq").to_numpy(),
-        after=_build(schema, data, after, commit_ts),
-        before=_build(schema, data, before, commit_ts) if before_kind.any() else None,
+        after=_build(schema, data, after, commit_ts, key),
+        before=_build(schema, data, before, commit_ts, key) if before_kind.any() else None,
         before_kind=before_kind,
         unchanged=unchanged,
     )
@@ -83,12 +85,18 @@ def _unchanged(schema: TableSchema, image: _Image) -> dict[str, npt.NDArray[np.b
     }
 
 
-def _build(schema: TableSchema, data: npt.NDArray[np.uint8], image: _Image, commit_ts: Int64s) -> pa.RecordBatch:
+def _build(
+    schema: TableSchema, data: npt.NDArray[np.uint8], image: _Image, commit_ts: Int64s, key: Collection[str]
+) -> pa.RecordBatch:
     arrays = []
     for i, column in enumerate(schema.columns):
-        texts, binaries = image.counts[i, locate.COUNT_TEXT], image.counts[i, locate.COUNT_BINARY]
+        texts, binaries = int(image.counts[i, locate.COUNT_TEXT]), int(image.counts[i, locate.COUNT_BINARY])
+        is_key = column.name in key
         try:
-            arrays.append(columns.build(column, data, image.positions[i], texts=int(texts), binaries=int(binaries)))
+            built = columns.build(column, data, image.positions[i], texts=texts, binaries=binaries, is_key=is_key)
+            arrays.append(built)
+        except columns.BentKeyError as error:
+            raise DecodeError(columns.bent_key(schema, column, error, f"at commit {commit_ts[error.row]}")) from None
         except columns.BadValueError as error:
             what = f"column {column.name} cannot be read: {error.reason}"
             raise DecodeError(_damaged(schema, commit_ts[error.row], what)) from None

@@ -54,12 +54,13 @@ class ChunkTask:
     chunk_id: str
     ts: Ts
     filter: FilterConfig
+    key: tuple[str, ...]
     open_sink: Callable[[], Sink]
 
 
 def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
     """Runs on an executor. :raises WeirError: source or sink failed; nothing of the chunk counts."""
-    batches = snapshot.read_chunk(task.source, task.snapshot, task.schema, task.chunk)
+    batches = snapshot.read_chunk(task.source, task.snapshot, task.schema, task.chunk, task.key)
     schema, rows = filter_snapshot(task.filter, task.schema, batches)
     return tuple(task.open_sink().stage(schema, task.chunk_id, rows, task.ts))
 
@@ -128,6 +129,7 @@ class PostgresDump:
             chunk_id=chunk_id,
             ts=table.record.start_ts,
             filter=self._order.filter,
+            key=table.record.key,
             open_sink=self._order.open_sink,
         )
         name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"

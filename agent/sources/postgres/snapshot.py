@@ -5,7 +5,7 @@ stream has them: a cast to text may be another function, PostgreSQL's own (``ine
 under which snapshot (``begin``); with the same one, all chunks together are the table at one moment.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -51,15 +51,15 @@ def session(source: str | Target, snapshot: str | None) -> Iterator[Connection]:
 
 
 def read_chunk(
-    source: str | Target, snapshot: str | None, schema: TableSchema, chunk: Chunk
+    source: str | Target, snapshot: str | None, schema: TableSchema, chunk: Chunk, key: Collection[str] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """The chunk's rows, in batches of ``types.arrow_schema(schema)``.
+    """The chunk's rows, in batches of ``types.arrow_schema(schema)``. ``key``: columns that tell rows apart.
 
     :raises SourceError: the source refused or failed, or the snapshot is gone.
-    :raises DecodeError: a value that is not of its column's type.
+    :raises DecodeError: a value that is not of its column's type, or as a part of a key could be taken for another one.
     """
     with session(source, snapshot) as connection:
-        yield from copy_rows(connection, schema, chunk)
+        yield from copy_rows(connection, schema, chunk, key)
 
 
 def read_table(source: str | Target, schema: TableSchema, snapshot: str | None = None) -> Iterator[pa.RecordBatch]:
@@ -67,13 +67,15 @@ def read_table(source: str | Target, schema: TableSchema, snapshot: str | None =
     return read_chunk(source, snapshot, schema, WHOLE_TABLE)
 
 
-def copy_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+def copy_rows(
+    connection: Connection, schema: TableSchema, chunk: Chunk, key: Collection[str] = ()
+) -> Iterator[pa.RecordBatch]:
     """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch."""
     if not schema.columns:
         return
     statement = copy_statement(schema, chunk, rows_of(connection, schema))
     connection.start_copy(statement, timeout_s=_READ_TIMEOUT_S)
-    yield from _CopyRows(connection, schema).batches()
+    yield from _CopyRows(connection, schema, key).batches()
 
 
 def copy_statement(schema: TableSchema, chunk: Chunk, rows: str) -> str:
@@ -90,11 +92,12 @@ def _expression(column: Column) -> str:
 class _CopyRows(RowsReader):
     """Where the values of the located rows lie in the block."""
 
-    def __init__(self, connection: Connection, schema: TableSchema) -> None:
+    def __init__(self, connection: Connection, schema: TableSchema, key: Collection[str] = ()) -> None:
         width = len(schema.columns)
         rows_max = min(BATCH_ROWS, max(_POSITIONS_MAX // width, 1))
         super().__init__(connection, schema, types.arrow_schema(schema), rows_max=rows_max, block_bytes=_BLOCK_BYTES)
         self._target = connection.target
+        self._key = key
         self._positions = np.empty((width, rows_max), np.int64)
         self._failure: ErrorFields | None = None
 
@@ -102,7 +105,10 @@ class _CopyRows(RowsReader):
         column, rows = self._schema.columns[i], self._rows
         form = {"texts": 0, "binaries": rows} if types.is_known(column) else {"texts": rows, "binaries": 0}
         try:
-            return columns.build(column, self._block, self._positions[i, :rows], **form)
+            is_key = column.name in self._key
+            return columns.build(column, self._block, self._positions[i, :rows], **form, is_key=is_key)
+        except columns.BentKeyError as error:
+            raise DecodeError(columns.bent_key(self._schema, column, error, "in its snapshot")) from None
         except columns.BadValueError as error:
             raise DecodeError(
                 f"{self._schema.qualified_name}: column {column.name} cannot be read: {error.reason}, in its snapshot; "

@@ -69,6 +69,9 @@ _KINDS: Final[Mapping[int, Kind]] = {
     ENUM_OID: Kind.TEXT,
     3802: Kind.JSONB,
 }
+#: Types whose text is a name in the catalog, which changes without a change of the row: regproc, regprocedure, regoper,
+#: regoperator, regclass, regtype, regconfig, regdictionary, regnamespace, regrole, regcollation, aclitem.
+NAMES_OF_OBJECTS: Final = frozenset((24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191, 1033))
 #: Types whose binary form the kernels read.
 KNOWN_OIDS: Final = frozenset(_KINDS)
 

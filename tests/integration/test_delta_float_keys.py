@@ -1,0 +1,58 @@
+"""Float keys in a Delta table: 0 and -0 are equal to the source, so they are one key here, whoever looks for a row."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from agent.ports import BEFORE_KEY, BEFORE_NONE, INSERT, UPDATE, Changes
+from agent.schema import Column, TableSchema
+from agent.sinks import delta_upsert
+from agent.sources.postgres import types
+from reactor.ids import Ts
+from reactor.records import TableRecord
+from tests.integration.test_delta_sink import flush, sink_at, task
+
+_TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("k", "id"), start_ts=Ts(100))
+
+
+def _changes(schema: TableSchema, before: Sequence[float | None], after: Sequence[float], op: int) -> Changes:
+    arrow = types.arrow_schema(schema)
+    count = len(after)
+    ids = pa.array(range(count), pa.int32())
+    kind = BEFORE_NONE if before[0] is None else BEFORE_KEY
+    return Changes(
+        schema=schema,
+        op=np.full(count, op, np.int8),
+        commit_ts=np.full(count, 150, np.int64),
+        seq=np.arange(count),
+        after=pa.record_batch([pa.array(after, arrow.field(0).type), ids], schema=arrow),
+        before=None
+        if kind == BEFORE_NONE
+        else pa.record_batch([pa.array(before, arrow.field(0).type), ids], schema=arrow),
+        before_kind=np.full(count, kind, np.int8),
+        unchanged={},
+    )
+
+
+@pytest.mark.parametrize("type_id", [700, 701])
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_a_key_that_becomes_an_equal_one_leaves_no_row_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_id: int, is_merged: bool
+) -> None:
+    if is_merged:
+        monkeypatch.setattr(delta_upsert, "can_apply", lambda *_: False)
+    schema = TableSchema(16384, "public", "t", (Column("k", type_id, -1, "", True), Column("id", 23, -1, "", True)))
+    sink = sink_at(tmp_path)
+    sink.load(_TABLE, schema, types.arrow_schema(schema), [])
+    nan, zeros, ends = float("nan"), [0.0, -0.0], [float("inf"), float("-inf")]
+    old = [*zeros, nan, *ends]
+    new = [-0.0, 0.0, nan, *ends]
+    flush(sink, task(sink, 100, 200, table=_TABLE), _changes(schema, [None] * 5, old, INSERT))
+    flush(sink, task(sink, 200, 300, table=_TABLE), _changes(schema, old, new, UPDATE))
+    rows = DeltaTable(sink.place("public", "t").location).to_pyarrow_table()
+    found = sorted(zip(rows.column("id").to_pylist(), map(repr, rows.column("k").to_pylist()), strict=True))
+    assert found == [(at, repr(value)) for at, value in enumerate(new)]
