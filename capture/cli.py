@@ -2,10 +2,12 @@
 
 Each command reads its options, asks one question of a server (``capture.client``) or runs one thing, and prints. With
 ``--json`` exactly one JSON document goes to stdout. Exit codes: 0 only if it did what was asked, 2 for a wrong command
-line, 130 for Ctrl-C, 1 for everything else. Heavy imports (Spark, Arrow, HTTP) happen in the commands that need them.
+line, 130 for Ctrl-C, 141 where nobody reads what is written, 1 for everything else. Heavy imports (Spark, Arrow, HTTP)
+happen in the commands that need them.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +29,6 @@ app = typer.Typer(
     add_completion=False,
 )
 #: of a statement in a table
-_WORDS_MAX = 200
 log_app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
 app.add_typer(changefeed_app, name="changefeed")
 app.add_typer(capture_app, name="capture")
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments, prog_name="weir", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _leave_pipe()
     except TyperException as error:
         sys.stderr.write(f"error: {error.format_message().rstrip('.')}; see --help\n")
         return error.exit_code
@@ -55,6 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print_error(error)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _leave_pipe() -> int:
+    """Nobody reads any more (``| head``): no word about it, as a shell's own tools say none."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 @app.command()
@@ -197,28 +207,8 @@ def inspect(
     skip: Annotated[int, typer.Option(min=0, help="Events of a binlog to pass over.")] = 0,
     count: Annotated[int, typer.Option(min=1, help="Events of a binlog to show.")] = 100,
     json: Json = False,
-) -> None:
-    """Decode a segment of the change log, or a binlog file of MySQL or MariaDB."""
-    from capture.inspection import inspect_binlog, inspect_segment, is_binlog
+) -> int:
+    """Decode a segment of the change log, or a binlog file of MySQL or MariaDB; exit 0 only if all of it is read."""
+    from capture import inspecting
 
-    if is_binlog(file):
-        events = inspect_binlog(file, limit=limit, skip=skip, count=count)
-        if json:
-            return console.print_json({"file": file, "events": events})
-        lines = [
-            line
-            for one in events
-            for line in (
-                (one.position, one.event, one.table, " ".join(one.what.split())[:_WORDS_MAX]),
-                *((one.position, row.operation, row.before, row.after) for row in one.rows),
-            )
-        ]
-        return console.print_table(("position", "event", "table, before", "what, after"), lines)
-    batches = inspect_segment(file, limit=limit)
-    if json:
-        return console.print_json({"file": file, "batches": batches})
-    for batch in batches:
-        title = f"{batch.table} ({batch.changes:,} changes, Ts {batch.first_ts} to {batch.last_ts})"
-        rows = [(row.commit_ts, row.operation, row.before, row.after) for row in batch.rows]
-        console.print_table(("commit ts", "operation", "before", "after"), rows, title=title)
-    return None
+    return inspecting.run(file, limit=limit, skip=skip, count=count, json=json)

@@ -6,8 +6,9 @@ An error is one line, ``error: cause; cure``. Tracebacks are for those who ask (
 import json
 import os
 import sys
+import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +26,28 @@ def print_json(value: object) -> None:
     """The one document on stdout. Never coloured, never wrapped."""
     sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
     sys.stdout.flush()
+
+
+def print_json_list(fields: Mapping[str, object], name: str, items: Iterable[object]) -> None:
+    """One document of ``fields`` and a list, item by item as they come. Where they end with an error it has that too,
+    and the error is raised."""
+    write = sys.stdout.write
+    write("{\n" + "".join(f"  {json.dumps(key)}: {json.dumps(_plain(value))},\n" for key, value in fields.items()))
+    write(f"  {json.dumps(name)}: [")
+    separator, failure = "\n", None
+    try:
+        for item in items:
+            write(separator + textwrap.indent(json.dumps(_plain(item), indent=2), "    "))
+            separator = ",\n"
+    except WeirError as error:
+        failure = error
+    write("]" if separator == "\n" else "\n  ]")
+    if failure is not None:
+        write(f',\n  "error": {json.dumps(describe(failure))}')
+    write("\n}\n")
+    sys.stdout.flush()
+    if failure is not None:
+        raise failure
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:

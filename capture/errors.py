@@ -22,6 +22,7 @@ CaptureNotEmptyError           a drained capture still has something when nobody
 JobRefusedError                the owner refuses what an operator asked for, and says why
 ServerUnreachableError         the command line finds no server at ``--server`` (retryable)
 ProcessorCrashedError          a bug of ours ended a processor; its changefeed is tried again (retryable)
+NotALogError                   a file to be inspected is neither a segment nor a binlog file, or cannot be read
 EmbeddedError                  an embedded etcd, PostgreSQL or MariaDB did not start or has died
 """
 
@@ -124,6 +125,10 @@ class ServerUnreachableError(errors.WeirError):
     """No Weir server answers where the command line looks for it."""
 
     retryable = True
+
+
+class NotALogError(errors.WeirError):
+    """A file to be inspected is neither a segment of the change log nor a binlog file, or cannot be read."""
 
 
 class EmbeddedError(errors.WeirError):

@@ -1,20 +1,21 @@
 """What a file of a log holds, for people, row changes decoded: a segment of the change log, or a binlog file.
 
-A segment is told batch by batch, a binlog event by event.
+A segment is told batch by batch, a binlog event by event. Where a file is damaged or cut off, what comes before that
+is shown, and then the error is raised.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from agent.log.segment import read_batches
+from agent.errors import DecodeError
+from agent.log.salvage import whole_batches
 from agent.ports import DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.schema import TableSchema
 from agent.sources.dialects import decode
-from agent.sources.mysql.binlog_file import MAGIC
 from agent.sources.mysql.reading import ToldEvent, read_events
 from capture.cluster import View
 
@@ -43,10 +44,11 @@ class BatchView(View):
     last_ts: int
     commit_time: float
     rows: tuple[ChangeView, ...]
+    problem: str = ""
 
 
 class EventView(View):
-    """One event of a binlog file; ``time`` in Unix seconds."""
+    """One event of a binlog file; ``time`` in Unix seconds. ``problem``: why it, or a part of it, cannot be read."""
 
     position: int
     time: int
@@ -54,24 +56,17 @@ class EventView(View):
     what: str
     table: str
     rows: tuple[ChangeView, ...]
+    problem: str = ""
 
 
-def is_binlog(path: str) -> bool:
-    """By its first bytes; what is not a local file is none."""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
-
-
-def inspect_binlog(path: str, *, limit: int, skip: int = 0, count: int = 100) -> list[EventView]:
-    """``count`` events behind the first ``skip``, at most ``limit`` rows of each.
+def inspect_binlog(path: str, *, limit: int, skip: int = 0, count: int | None = 100) -> Iterator[EventView]:
+    """``count`` events behind the first ``skip`` (all, where that is None), at most ``limit`` rows of each.
 
     :raises SourceConfigError: it is no binlog file.
-    :raises DecodeError: an event is not what its table map says.
+    :raises DecodeError: it is damaged or cut off behind what came.
     """
-    return [_event_view(told, limit) for told in islice(read_events(Path(path)), skip, skip + count)]
+    for told in islice(read_events(Path(path), skip=skip), count):
+        yield _event_view(told, limit)
 
 
 def _event_view(told: ToldEvent, limit: int) -> EventView:
@@ -83,17 +78,25 @@ def _event_view(told: ToldEvent, limit: int) -> EventView:
         what=told.what,
         table=told.table,
         rows=tuple(_change_view(changes, index) for index in range(min(limit, len(changes)))) if changes else (),
+        problem=told.problem,
     )
 
 
-def inspect_segment(path: str, *, limit: int) -> list[BatchView]:
-    """:raises LogError: the file is missing or damaged."""
-    return [_batch_view(schema, batch, commit_time, limit=limit) for schema, batch, commit_time in read_batches(path)]
+def inspect_segment(path: str, *, limit: int) -> Iterator[BatchView]:
+    """:raises LogError: the file is missing, damaged or cut off, behind what came."""
+    for schema, batch, commit_time in whole_batches(path):
+        yield _batch_view(schema, batch, commit_time, limit=limit)
 
 
 def _batch_view(schema: TableSchema, batch: pa.RecordBatch, commit_time: float, *, limit: int) -> BatchView:
     commit_ts = batch.column("commit_ts").to_numpy()
-    changes = decode(schema, batch.slice(0, limit))
+    rows: tuple[ChangeView, ...] = ()
+    problem = ""
+    try:
+        changes = decode(schema, batch.slice(0, limit))
+        rows = tuple(_change_view(changes, index) for index in range(len(changes)))
+    except DecodeError as error:
+        problem = str(error)
     return BatchView(
         table=schema.qualified_name,
         table_id=schema.table_id,
@@ -103,7 +106,8 @@ def _batch_view(schema: TableSchema, batch: pa.RecordBatch, commit_time: float, 
         first_ts=int(commit_ts[0]),
         last_ts=int(commit_ts[-1]),
         commit_time=commit_time,
-        rows=tuple(_change_view(changes, index) for index in range(len(changes))),
+        rows=rows,
+        problem=problem,
     )
 
 
@@ -119,4 +123,15 @@ def _change_view(changes: Changes, index: int) -> ChangeView:
 
 def _row(batch: pa.RecordBatch, index: int) -> dict[str, str | None]:
     values: dict[str, Any] = batch.slice(index, 1).to_pylist()[0]
-    return {name: None if value is None else str(value) for name, value in values.items()}
+    return {name: None if value is None else _value(value) for name, value in values.items()}
+
+
+def _value(value: object) -> str:
+    """Bytes that may be read as text are; others are in hex."""
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return "0x" + value.hex()
+    return text if text.isprintable() else "0x" + value.hex()

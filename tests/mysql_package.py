@@ -1,10 +1,11 @@
-"""MySQL's own server for tests: Debian's package, unpacked into the user's cache, with the libraries of its release.
+"""MySQL's own server for tests: a distribution's package, unpacked into the user's cache, with the libraries it needs.
 
-    python -m tests.mysql_package
+    python -m tests.mysql_package [VERSION …]
 
-No release of Debian that is in use has MySQL; the unstable one has. Its packages are taken through apt with lists and a
-status of their own, so signatures are checked and the machine's packages stay as they are; root is not needed. Where it
-cannot be had, the reason is kept, and the tests that need it are skipped with it.
+No release of Debian that is in use has MySQL; the unstable one has the newest, and Ubuntu has older ones: tests run on
+one of those where ``WEIR_MYSQL`` names it. Packages are taken through apt with lists and a status of their own, so
+signatures are checked and the machine's packages stay as they are; root is not needed. Ubuntu's keys come as a package
+of Debian. Where a server cannot be had, the reason is kept, and the tests that need it are skipped with it.
 """
 
 import os
@@ -13,53 +14,88 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir" / "mysql"
-ROOT = CACHE / "root"
+NEWEST: Final = "9.7"
+VERSION: Final = os.environ.get("WEIR_MYSQL", NEWEST)
 
-_PACKAGE = "mysql-server-core"
-_SOURCE = "deb [signed-by={keys}] http://deb.debian.org/debian sid main\n"
+_DEBIAN: Final = "http://deb.debian.org/debian"
+_UBUNTU: Final = "http://archive.ubuntu.com/ubuntu"
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_UBUNTU_KEYS = Path("usr/share/keyrings/ubuntu-archive-keyring.gpg")
 #: only its scripts need them
 _NOT_NEEDED = ("perl", "libperl")
-_WHY_NOT = CACHE / "why-not"
 
 
-def why_not() -> str | None:
+@dataclass(frozen=True)
+class _Release:
+    """Where a version's package is."""
+
+    package: str
+    archive: str
+    suites: tuple[str, ...]
+
+
+_RELEASES: Final[Mapping[str, _Release]] = {
+    NEWEST: _Release("mysql-server-core", _DEBIAN, ("sid",)),
+    "8.4": _Release("mysql-server-core", _UBUNTU, ("questing", "questing-updates")),
+    "8.0": _Release("mysql-server-core-8.0", _UBUNTU, ("noble", "noble-updates")),
+    "5.7": _Release("mysql-server-core-5.7", _UBUNTU, ("bionic", "bionic-updates")),
+}
+
+
+def root(version: str = VERSION) -> Path:
+    return CACHE / ("root" if version == NEWEST else f"root-{version}")
+
+
+def why_not(version: str = VERSION) -> str | None:
     """Why there is no MySQL here; None where there is one."""
-    if ROOT.is_dir():
+    if root(version).is_dir():
         return None
-    return f"no MySQL server: {_WHY_NOT.read_text() if _WHY_NOT.exists() else 'run make mysql, which fetches one'}"
+    reason = _reason_file(version)
+    return f"no MySQL {version}: {reason.read_text() if reason.exists() else 'run make mysql, which fetches one'}"
 
 
 def command() -> list[str | Path]:
     """The server, started by the loader of its own release."""
-    [loader] = (ROOT / "usr" / "lib").glob("*-linux-gnu*/ld-linux*.so.*")
-    return [loader, "--library-path", loader.parent, ROOT / "usr" / "sbin" / "mysqld"]
+    usr = root() / "usr"
+    [loader] = {path.resolve() for top in (usr, root()) for path in top.glob("lib/*-linux-gnu*/ld-linux*.so.*")}
+    libraries = [usr / "lib" / loader.parent.name, root() / "lib" / loader.parent.name]
+    return [loader, "--library-path", ":".join(map(str, libraries)), usr / "sbin" / "mysqld"]
 
 
-def fetch() -> None:
+def fetch(version: str) -> None:
     """:raises OSError, subprocess.CalledProcessError: it cannot be had."""
     if not _KEYS.exists():
         raise FileNotFoundError(f"no {_KEYS}: only a Debian with its keys fetches it")
     CACHE.mkdir(parents=True, exist_ok=True)
+    release = _RELEASES[version]
     with tempfile.TemporaryDirectory(prefix="new-", dir=CACHE) as work:
-        _fetch_into(Path(work))
+        keys = _KEYS
+        if release.archive == _UBUNTU:
+            _unpack(Path(work) / "keys", "ubuntu-keyring", _DEBIAN, ("sid",), _KEYS)
+            keys = Path(work) / "keys" / "root" / _UBUNTU_KEYS
+        _unpack(Path(work) / "server", release.package, release.archive, release.suites, keys)
+        if not root(version).is_dir():  # of two at once the first counts
+            (Path(work) / "server" / "root").rename(root(version))
 
 
-def _fetch_into(work: Path) -> None:
+def _unpack(work: Path, package: str, archive: str, suites: tuple[str, ...], keys: Path) -> None:
+    """A package and what it depends on, into ``work / "root"``."""
     for directory in ("state/lists/partial", "cache/archives/partial", "root"):
         (work / directory).mkdir(parents=True)
-    (work / "sources.list").write_text(_SOURCE.format(keys=_KEYS))
+    lines = [f"deb [signed-by={keys}] {archive} {suite} main\n" for suite in suites]
+    (work / "sources.list").write_text("".join(lines))
     (work / "status").touch()
     _apt(work, "update")
-    _apt(work, "install", "--yes", "--download-only", _PACKAGE)
-    for package in sorted((work / "cache" / "archives").glob("*.deb")):
-        if not package.name.startswith(_NOT_NEEDED):
-            _run(["dpkg-deb", "--extract", package, work / "root"])
-    if not ROOT.is_dir():  # of two at once the first counts
-        (work / "root").rename(ROOT)
+    _apt(work, "install", "--yes", "--download-only", package)
+    for file in sorted((work / "cache" / "archives").glob("*.deb")):
+        if not file.name.startswith(_NOT_NEEDED):
+            _run(["dpkg-deb", "--extract", file, work / "root"])
 
 
 def _apt(work: Path, *arguments: str) -> None:
@@ -81,23 +117,31 @@ def _run(argv: list[str | Path]) -> None:
     subprocess.run(argv, check=True, capture_output=True, text=True, timeout=600)
 
 
+def _reason_file(version: str) -> Path:
+    return CACHE / ("why-not" if version == NEWEST else f"why-not-{version}")
+
+
 def main() -> None:
-    if ROOT.is_dir():
-        return
+    for version in sys.argv[1:] or [VERSION]:
+        if not root(version).is_dir():
+            _provide(version)
+
+
+def _provide(version: str) -> None:
     if platform.system() != "Linux" or shutil.which("apt-get") is None:
-        reason = "its package is Debian's, and apt-get is not here"
+        reason = "its package is Debian's or Ubuntu's, and apt-get is not here"
     else:
-        sys.stderr.write(f"fetching MySQL's server for the tests into {CACHE} (apt-get, 60 MB)\n")
-        reason = _try()
+        sys.stderr.write(f"fetching MySQL's server {version} for the tests into {CACHE} (apt-get, 60 MB)\n")
+        reason = _try(version)
     if reason:
         CACHE.mkdir(parents=True, exist_ok=True)
-        _WHY_NOT.write_text(reason)
-        sys.stderr.write(f"no MySQL server, tests on it are skipped: {reason}\n")
+        _reason_file(version).write_text(reason)
+        sys.stderr.write(f"no MySQL {version}, tests on it are skipped: {reason}\n")
 
 
-def _try() -> str:
+def _try(version: str) -> str:
     try:
-        fetch()
+        fetch(version)
     except subprocess.CalledProcessError as error:
         said = str(error.stderr).strip().splitlines()
         return f"{error.cmd[0]} failed: {said[0] if said else f'code {error.returncode}'}"

@@ -7,7 +7,7 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import ClassVar
@@ -19,17 +19,45 @@ from capture.embedded.mariadb import USER
 from capture.errors import EmbeddedError
 from tests import mysql_package
 
-_TEMPLATE = mysql_package.ROOT / "template"
+_TEMPLATE = mysql_package.root() / "template"
+_VERSION = tuple(int(part) for part in mysql_package.VERSION.split("."))
+_SEQUENCE = re.compile(r"\bseq_(\d+)_to_(\d+)\b")
+_DIGITS = "(SELECT 0 AS d " + " ".join(f"UNION ALL SELECT {digit}" for digit in range(1, 10)) + ")"
+_PLACES = 6
 #: what MariaDB says, and what MySQL says for it
 _WORDS = (
     (
-        re.compile(r"\bseq_(\d+)_to_(\d+)\b"),
-        r"(WITH RECURSIVE s (seq) AS (SELECT \1 UNION ALL SELECT seq + 1 FROM s WHERE seq < \2) TABLE s) AS s",
+        _SEQUENCE,
+        r"(WITH RECURSIVE s (seq) AS (SELECT \1 UNION ALL SELECT seq + 1 FROM s WHERE seq < \2) SELECT * FROM s) AS s",
     ),
     (re.compile(r"^SHOW MASTER STATUS"), "SHOW BINARY LOG STATUS"),
     (re.compile(r"^RESET MASTER"), "RESET BINARY LOGS AND GTIDS"),
     (re.compile(r"^CREATE OR REPLACE USER (\S+)"), r"CREATE USER IF NOT EXISTS \1"),
 )
+#: before 8.2: the words of today are those of MariaDB
+_OLD_WORDS = (_WORDS[0], _WORDS[3])
+#: before 8.0: no common table expressions either
+_OLDEST_WORDS = (
+    (
+        _SEQUENCE,
+        "(SELECT seq FROM (SELECT "
+        + " + ".join(f"p{place}.d * {10**place}" for place in range(_PLACES))
+        + " AS seq FROM "
+        + " JOIN ".join(f"{_DIGITS} AS p{place}" for place in range(_PLACES))
+        + r" ) AS every WHERE seq BETWEEN \1 AND \2 ORDER BY seq) AS s",
+    ),
+    _WORDS[3],
+)
+
+
+#: what older servers need to be told
+_OLD_SETTINGS = {"log_slave_updates": "ON", "character_set_server": "utf8mb4"}
+
+
+def _words() -> Sequence[tuple[re.Pattern[str], str]]:
+    if _VERSION < (8, 0):
+        return _OLDEST_WORDS
+    return _OLD_WORDS if _VERSION < (8, 2) else _WORDS
 
 
 def is_mariadb(server: EmbeddedMariaDB) -> bool:
@@ -41,7 +69,7 @@ class MysqlSession(pymysql.connections.Connection):  # type: ignore[misc] # it h
 
     def query(self, sql: str | bytearray, unbuffered: bool = False) -> int:
         if isinstance(sql, str):  # many rows at once are bytes
-            for pattern, replacement in _WORDS:
+            for pattern, replacement in _words():
                 sql = pattern.sub(replacement, sql)
         return int(super().query(sql, unbuffered))
 
@@ -72,7 +100,7 @@ class EmbeddedMysql(EmbeddedMariaDB):
         super().__exit__(kind, error, _)
 
     def _command(self) -> list[str | Path]:
-        usr = mysql_package.ROOT / "usr"
+        usr = mysql_package.root() / "usr"
         places = {
             "basedir": usr,
             "lc_messages_dir": usr / "share" / "mysql",
@@ -93,6 +121,10 @@ class EmbeddedMysql(EmbeddedMariaDB):
         )
         children.give(begin, self._user)
         self._settings["init_file"] = str(begin)
+        if mysql_package.VERSION != mysql_package.NEWEST:
+            # loose: a setting that a version does not know is none of its own
+            settings = {**_OLD_SETTINGS, **self._settings}
+            self._settings = {f"loose_{name.removeprefix('loose_')}": value for name, value in settings.items()}
 
     def _initialise(self, new: Path) -> None:
         if not _TEMPLATE.exists():
@@ -104,14 +136,22 @@ class EmbeddedMysql(EmbeddedMariaDB):
             children.give(path, self._user)
 
     def _make_template(self) -> None:
-        """Beside its place, then moved there; of two at once the second finds it made."""
-        new = Path(tempfile.mkdtemp(prefix="template-", dir=_TEMPLATE.parent))
-        children.give(new, self._user)
-        command = [*self._command(), "--initialize-insecure", f"--datadir={new}", "--innodb-redo-log-capacity=8M"]
+        """Where every user has access (5.7 looks for its parents), then moved; of two at once the second finds it."""
+        made = Path(tempfile.mkdtemp(prefix="weir-my-"))
+        children.give(made, self._user)
+        command = [
+            *self._command(),
+            "--initialize-insecure",
+            f"--datadir={made}",
+            "--loose-innodb-redo-log-capacity=8M",
+        ]
         with self._log.open("ab") as output:
             child = children.spawn(command, output=output, user=self._user, reach=self._user is not None)
         if (code := child.wait(120)) != 0:
             raise EmbeddedError(f"mysqld --initialize ended with code {code}; see {self._log}")
+        new = Path(tempfile.mkdtemp(prefix="template-", dir=_TEMPLATE.parent))
+        shutil.copytree(made, new, dirs_exist_ok=True)
         with contextlib.suppress(OSError):
             new.rename(_TEMPLATE)
-        shutil.rmtree(new, ignore_errors=True)
+        for path in (made, new):
+            shutil.rmtree(path, ignore_errors=True)

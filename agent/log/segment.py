@@ -140,6 +140,7 @@ def _schema(text: bytes) -> TableSchema:
 def _read_batch(reader: Any, index: int, path: str) -> tuple[pa.RecordBatch, Any]:
     try:
         item = reader.get_batch_with_custom_metadata(index)
+        item.batch.validate(full=True)  # decoders go by its offsets
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
     return item.batch, item.custom_metadata

@@ -42,11 +42,20 @@ def follow(replica: EmbeddedMariaDB, source: EmbeddedMariaDB, gtid: str) -> None
         assert replica.execute(f"SELECT MASTER_GTID_WAIT('{gtid}', 30)") == [[0]]
         run(replica, "mysql", "STOP SLAVE")
     else:
-        host = f"SOURCE_HOST='127.0.0.1', SOURCE_PORT={source.port}, SOURCE_USER='{USER}'"
-        secret = f"SOURCE_PASSWORD='{source.password}', SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1"
-        run(replica, "mysql", f"CHANGE REPLICATION SOURCE TO {host}, {secret}", "START REPLICA")
+        is_renamed = tuple(map(int, replica.execute("SELECT VERSION()")[0][0].split("-")[0].split("."))) >= (8, 0, 23)
+        source_word, replica_word = ("SOURCE", "REPLICA") if is_renamed else ("MASTER", "SLAVE")
+        change = "CHANGE REPLICATION SOURCE TO" if is_renamed else "CHANGE MASTER TO"
+        fields = {"HOST": "'127.0.0.1'", "PORT": source.port, "USER": f"'{USER}'", "PASSWORD": f"'{source.password}'"}
+        named = [f"{source_word}_{field}={value}" for field, value in fields.items()]
+        key = ", GET_SOURCE_PUBLIC_KEY=1" if is_renamed else ""
+        run(
+            replica,
+            "mysql",
+            f"{change} {', '.join(named)}, {source_word}_AUTO_POSITION=1{key}",
+            f"START {replica_word}",
+        )
         assert replica.execute(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{gtid}', 30)") == [[0]]
-        run(replica, "mysql", "STOP REPLICA")
+        run(replica, "mysql", f"STOP {replica_word}")
 
 
 def describe(server: EmbeddedMariaDB) -> Callable[[bytes], TableSchema]:

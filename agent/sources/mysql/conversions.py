@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from agent.sources.mysql import charsets, decimals, json_binary, kernels_bytes, kernels_json
 from agent.sources.mysql.builders import BadValueError, allocate
 from agent.sources.mysql.decimals import Groups
+from agent.sources.mysql.inflating import inflate
 
 _ASCII_MAX = 127
 _OFFSET_MAX = 2**31 - 1
@@ -196,7 +197,4 @@ def _decompress(value: bytes) -> bytes:
     if header >> _METHOD_BITS != _DEFLATE:
         raise ValueError(f"compression method {header >> _METHOD_BITS}")
     start = 1 + (header & _LENGTH_BYTES)
-    plain = zlib.decompress(value[start:], -zlib.MAX_WBITS if header & _RAW else zlib.MAX_WBITS)
-    if len(plain) != int.from_bytes(value[1:start]):
-        raise ValueError("its length is wrong")
-    return plain
+    return inflate(value[start:], int.from_bytes(value[1:start]), is_raw=bool(header & _RAW))

@@ -97,6 +97,8 @@ def decode(schema: TableSchema, batch: pa.RecordBatch) -> Changes:
     :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log.
     """
     try:
+        for column in schema.columns:
+            types.check_layout(column)
         events = _Events.of(schema, batch)
         sizes = np.zeros((2, len(schema.columns)), np.int64)
         flags = np.zeros(locate.FLAGS, np.int64)
@@ -105,6 +107,8 @@ def decode(schema: TableSchema, batch: pa.RecordBatch) -> Changes:
             raise rewrite.BadEventError(bad, _NOT_ITS_EVENT)
         if flags[locate.GAP_IN_INSERT]:
             raise rewrite.BadEventError(int(flags[locate.GAP_IN_INSERT]) - 1, _GAP_IN_INSERT)
+    except ValueError as error:
+        raise DecodeError(_damaged(schema, 0, str(error))) from None
     except rewrite.BadEventError as error:
         commit_ts = batch.column("commit_ts")[error.event].as_py()
         raise DecodeError(_damaged(schema, commit_ts, error.what)) from None

@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from agent.errors import DecodeError
-from agent.sources.mysql import charsets, statements, wire
+from agent.sources.mysql import charsets, inflating, statements, wire
 from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition
 from agent.sources.mysql.session import UNKNOWN, Session, parse_session
 from reactor.ids import Ts
@@ -123,8 +123,12 @@ def _text(statement: bytes, collation: int) -> str:
 
 
 def inflate(data: bytes) -> bytes:
-    """What MariaDB compressed: a byte that says how many bytes the length has, the length, zlib's stream."""
-    return zlib.decompress(data[1 + (data[0] & 7) :])
+    """What MariaDB compressed: a byte that says how many bytes the length has, the length, zlib's stream.
+
+    :raises zlib.error: it is damaged.
+    """
+    start = 1 + (data[0] & 7)
+    return inflating.inflate(data[start:], int.from_bytes(data[1:start]))
 
 
 def parse_table_name(body: bytes) -> tuple[str, str]:
@@ -144,13 +148,19 @@ def parse_heartbeat_v2(body: bytes) -> int:
 
 
 def parse_payload(body: bytes) -> tuple[int, int]:
-    """How the events of a compressed transaction are compressed, and where in ``body`` they begin."""
+    """How the events of a compressed transaction are compressed, and where in ``body`` they begin.
+
+    :raises DecodeError: it is none.
+    """
     compression, at = ZSTD, 0
-    while (number := body[at]) != _PAYLOAD_END:
-        length, start = _lenenc(body, at + 1)
-        if number == _PAYLOAD_COMPRESSION:
-            compression = _lenenc(body, start)[0]
-        at = start + length
+    try:
+        while (number := body[at]) != _PAYLOAD_END:
+            length, start = _lenenc(body, at + 1)
+            if number == _PAYLOAD_COMPRESSION:
+                compression = _lenenc(body, start)[0]
+            at = start + length
+    except IndexError:
+        raise DecodeError("a compressed transaction in the binlog has no sound head; check the binlog file") from None
     return compression, at + 1
 
 

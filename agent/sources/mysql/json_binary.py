@@ -35,6 +35,18 @@ class Scalar(str):
     __slots__ = ()
 
 
+class _Document(bytes):
+    """A document's bytes. What is read of it comes from bytes of its own, so all of it together is no more than these:
+    that keeps offsets of a damaged one, which lead to the same place again and again, from going on without end."""
+
+    left: int
+
+    def spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise ValueError("its offsets overlap")
+
+
 Node: TypeAlias = dict[str, "Node"] | list["Node"] | Scalar
 
 
@@ -52,8 +64,10 @@ def parse(document: bytes) -> Node:
     # An empty value stands for the literal null.
     if not document:
         return Scalar("null")
+    data = _Document(document)
+    data.left = len(data)
     try:
-        return _value(document, document[0], 1)
+        return _value(data, data[0], 1)
     except (struct.error, IndexError, RecursionError) as error:
         raise ValueError(f"damaged: {error}") from None
 
@@ -72,7 +86,7 @@ def render(node: Node) -> str:
     return "[" + ", ".join(map(render, node)) + "]"
 
 
-def _value(data: bytes, kind: int, at: int) -> Node:
+def _value(data: _Document, kind: int, at: int) -> Node:
     match kind:
         case 0 | 1 | 2 | 3:
             return _container(data, kind, at)
@@ -88,12 +102,12 @@ def _value(data: bytes, kind: int, at: int) -> Node:
     raise ValueError(f"JSON type {kind}")
 
 
-def _number(layout: str) -> Callable[[bytes, int], Scalar]:
+def _number(layout: str) -> Callable[[_Document, int], Scalar]:
     unpack = struct.Struct(layout).unpack_from
     return lambda data, at: Scalar(unpack(data, at)[0])
 
 
-def _double(data: bytes, at: int) -> Scalar:
+def _double(data: _Document, at: int) -> Scalar:
     return Scalar(json_numbers.double_text(struct.unpack_from("<d", data, at)[0]))
 
 
@@ -110,12 +124,13 @@ _NUMBERS: Final = {
 _INLINED: Final = (frozenset({_LITERAL, _INT16, _UINT16}), frozenset({_LITERAL, _INT16, _UINT16, _INT32, _UINT32}))
 
 
-def _container(data: bytes, kind: int, start: int) -> Node:
+def _container(data: _Document, kind: int, start: int) -> Node:
     is_large, is_object = kind in (_LARGE_OBJECT, _LARGE_ARRAY), kind in (_SMALL_OBJECT, _LARGE_OBJECT)
     offset = struct.Struct("<I" if is_large else "<H")
     count, size = offset.unpack_from(data, start)[0], offset.unpack_from(data, start + offset.size)[0]
     if start + size > len(data):
         raise ValueError("it ends too early")
+    data.spend(2 * offset.size + count * (1 + offset.size + (offset.size + 2 if is_object else 0)))
     keys_at = start + 2 * offset.size
     values_at = keys_at + count * (offset.size + 2) if is_object else keys_at
     values = [_entry(data, start, values_at + i * (1 + offset.size), offset, _INLINED[is_large]) for i in range(count)]
@@ -125,12 +140,12 @@ def _container(data: bytes, kind: int, start: int) -> Node:
     return dict(zip(keys, values, strict=True))
 
 
-def _key(data: bytes, start: int, at: int, offset: struct.Struct) -> str:
+def _key(data: _Document, start: int, at: int, offset: struct.Struct) -> str:
     length = int.from_bytes(data[at + offset.size : at + offset.size + 2], "little")
     return _slice(data, start + offset.unpack_from(data, at)[0], length).decode()
 
 
-def _entry(data: bytes, start: int, at: int, offset: struct.Struct, inlined: frozenset[int]) -> Node:
+def _entry(data: _Document, start: int, at: int, offset: struct.Struct, inlined: frozenset[int]) -> Node:
     kind = data[at]
     if kind in inlined:
         return _value(data, kind, at + 1)
@@ -141,9 +156,10 @@ def _entry(data: bytes, start: int, at: int, offset: struct.Struct, inlined: fro
     return _value(data, kind, start + target)
 
 
-def _slice(data: bytes, at: int, length: int) -> bytes:
+def _slice(data: _Document, at: int, length: int) -> bytes:
     if at + length > len(data):
         raise ValueError("it ends too early")
+    data.spend(length)
     return data[at : at + length]
 
 
@@ -157,7 +173,7 @@ def _variable_length(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a length without end")
 
 
-def _opaque(data: bytes, at: int) -> Scalar:
+def _opaque(data: _Document, at: int) -> Scalar:
     """A value of an SQL type that JSON does not have."""
     kind = data[at]
     length, at = _variable_length(data, at + 1)

@@ -7,8 +7,9 @@ A change is an operation, a path and, unless it removes, a value in binary form.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from agent.schema import TableSchema
@@ -18,6 +19,7 @@ from agent.sources.mysql.row_parts import bit, bitmaps_at, length_at, value_end
 from agent.sources.mysql.types import FieldType
 
 _REPLACE, _INSERT, _REMOVE = 0, 1, 2
+_WORDS: Final = ("replace", "insert", "remove")
 #: the value option that says some columns hold changes
 _HAS_CHANGES = 1
 _NO_DOCUMENT: Final = (
@@ -25,6 +27,10 @@ _NO_DOCUMENT: Final = (
     "set binlog_row_value_options='' or binlog_row_image=FULL on the server, and create the changefeed again"
 )
 _STEP: Final = re.compile(r'\[(\d+)\]|\."((?:[^"\\]|\\.)*)"|\.([^.\["]+)', re.DOTALL)
+
+
+#: the document before, its changes, bytes of its length: the document behind them
+_Change = Callable[[bytes | None, bytes, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +46,11 @@ class _Layout:
         return cls(widths, tuple(column.type_id == FieldType.JSON for column in schema.columns))
 
 
-def whole_update(schema: TableSchema, event: bytes) -> bytes:
-    """:raises ValueError: it is damaged, or the log lacks a document. (IndexError too.)"""
+def whole_update(schema: TableSchema, event: bytes, *, tells_changes: bool = False) -> bytes:
+    """``tells_changes``: where the log lacks a document, a list of its changes takes its place.
+
+    :raises ValueError: it is damaged, or the log lacks a document. (IndexError too.)
+    """
     layout = _Layout.of(schema)
     count, at = bitmaps_at(event, wire.PARTIAL_UPDATE)
     if count != len(layout.widths):
@@ -54,7 +63,8 @@ def whole_update(schema: TableSchema, event: bytes) -> bytes:
         start = at
         before, at = _values(event, at, before_has, layout)
         parts.append(event[start:at])
-        after, at = _after_image(event, at, after_has, layout, before)
+        change = partial(_changed, tells_changes=tells_changes)
+        after, at = _after_image(event, at, after_has, layout, before, change)
         parts.append(after)
     return b"".join(parts)
 
@@ -75,48 +85,73 @@ def _values(event: bytes, at: int, has: bytes, layout: _Layout) -> tuple[dict[in
     return values, at
 
 
-def _after_image(event: bytes, at: int, has: bytes, layout: _Layout, before: dict[int, bytes]) -> tuple[bytes, int]:
+def _after_image(
+    event: bytes, at: int, has: bytes, layout: _Layout, before: dict[int, bytes], change: _Change
+) -> tuple[bytes, int]:
     """The image as an ordinary update has it, and the offset behind it."""
     options, at = length_at(event, at)
-    partial = b""
+    bits = b""
     if options & _HAS_CHANGES:
         size = (sum(layout.is_json) + 7) // 8
-        partial, at = event[at : at + size], at + size
+        bits, at = event[at : at + size], at + size
     # The bits count all JSON columns, also those that the image does not have.
     json_columns = [column for column, is_json in enumerate(layout.is_json) if is_json]
-    changed = {column for number, column in enumerate(json_columns) if partial and bit(partial, number)}
+    changed = {column for number, column in enumerate(json_columns) if bits and bit(bits, number)}
     nulls_at = at
     values, at = _values(event, at, has, layout)
     present = sum(bit(has, column) for column in range(len(layout.widths)))
     image = [event[nulls_at : nulls_at + (present + 7) // 8]]
     for column, value in values.items():
         width = -layout.widths[column]
-        image.append(_changed(before.get(column), value, width) if column in changed else value)
+        image.append(change(before.get(column), value, width) if column in changed else value)
     return b"".join(image), at
 
 
-def _changed(before: bytes | None, changes: bytes, width: int) -> bytes:
+def _changed(before: bytes | None, changes: bytes, width: int, *, tells_changes: bool) -> bytes:
     """``width``: of the length before a document."""
+    if before is None and tells_changes:
+        return _with_length(_told(changes[width:]), width)
     if before is None:
         raise ValueError(_NO_DOCUMENT)
     document = json_binary.parse(before[width:])
     for operation, path, value in _changes(changes[width:]):
         document = _apply(document, operation, path, value)
+    return _with_length(document, width)
+
+
+def _with_length(document: Node, width: int) -> bytes:
     text = json_binary.marked_text(document)
     return len(text).to_bytes(width, "little") + text
+
+
+def _told(changes: bytes) -> Node:
+    """As a document of its own."""
+    told: list[Node] = []
+    at = 0
+    while at < len(changes):
+        operation, path, value, at = _change_at(changes, at)
+        change: dict[str, Node] = {"op": json_binary.quoted(_WORDS[operation]), "path": json_binary.quoted(path)}
+        told.append(change if value is None else {**change, "value": value})
+    return told
 
 
 def _changes(data: bytes) -> Iterator[tuple[int, list[str | int], Node | None]]:
     at = 0
     while at < len(data):
-        operation = data[at]
-        length, at = length_at(data, at + 1)
-        path, at = data[at : at + length].decode(), at + length
-        value = None
-        if operation != _REMOVE:
-            length, at = length_at(data, at)
-            value, at = json_binary.parse(data[at : at + length]), at + length
+        operation, path, value, at = _change_at(data, at)
         yield operation, _steps(path), value
+
+
+def _change_at(data: bytes, at: int) -> tuple[int, str, Node | None, int]:
+    """Operation, path, value, and the offset behind them."""
+    operation = data[at]
+    length, at = length_at(data, at + 1)
+    path, at = data[at : at + length].decode(), at + length
+    value = None
+    if operation != _REMOVE:
+        length, at = length_at(data, at)
+        value, at = json_binary.parse(data[at : at + length]), at + length
+    return operation, path, value, at
 
 
 def _steps(path: str) -> list[str | int]:

@@ -35,8 +35,10 @@ from reactor.records import DdlRecord
 
 _ERROR, _END = 256 + 0xFF, 256 + 0xFE
 #: parts of statements that are looked at, or refused, as a whole
-_PARTS = frozenset({8, 9, 10, 11, 12, wire.BEGIN_LOAD})
-_ROWS_V0 = frozenset({20, 21, 22})
+_PARTS = frozenset(
+    {wire.CREATE_FILE, wire.APPEND_BLOCK, wire.EXEC_LOAD, wire.DELETE_FILE, wire.NEW_LOAD, wire.BEGIN_LOAD}
+)
+_ROWS_V0 = frozenset({wire.WRITE_V0, wire.UPDATE_V0, wire.DELETE_V0})
 _SYSTEM = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
 
 

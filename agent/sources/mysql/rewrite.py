@@ -14,6 +14,7 @@ import numpy as np
 from agent.kernel import Bytes, Ints
 from agent.schema import TableSchema
 from agent.sources.mysql import json_partial, wire
+from agent.sources.mysql.inflating import inflate
 from agent.sources.mysql.row_parts import bitmaps_at
 
 _COMPRESSED: Final = {
@@ -62,17 +63,20 @@ def _plain(schema: TableSchema, event: bytes, number: int) -> bytes:
     try:
         if event[0] == wire.PARTIAL_UPDATE:
             return json_partial.whole_update(schema, event)
-        return _inflate(event)
+        return inflated(event)
     except (ValueError, IndexError, zlib.error) as error:
         raise BadEventError(number, str(error) or "an event is not a row change of its schema") from None
 
 
-def _inflate(event: bytes) -> bytes:
+def inflated(event: bytes) -> bytes:
+    """A compressed event as an ordinary one.
+
+    :raises ValueError: it is damaged. (IndexError, zlib.error too.)
+    """
     kind = event[0]
     columns, at = bitmaps_at(event, _COMPRESSED[kind])
     at += (columns + 7) // 8 * (2 if kind in _UPDATES else 1)
     length_bytes = event[at] & _LENGTH_BITS
-    rows = zlib.decompress(event[at + 1 + length_bytes :])
-    if len(rows) != int.from_bytes(event[at + 1 : at + 1 + length_bytes]):
-        raise ValueError("a compressed event has another length than it says")
+    length = int.from_bytes(event[at + 1 : at + 1 + length_bytes])
+    rows = inflate(event[at + 1 + length_bytes :], length)
     return bytes([_COMPRESSED[kind]]) + event[1:at] + rows

@@ -17,12 +17,17 @@ def length_at(data: bytes, at: int) -> tuple[int, int]:
     return (int.from_bytes(data[at + 1 : at + 1 + width], "little") if width else first), at + 1 + width
 
 
-def bitmaps_at(event: bytes, kind: int) -> tuple[int, int]:
-    """How many columns there are, and where the bitmaps begin; ``kind`` as if the event were not compressed."""
+def count_at(event: bytes, kind: int) -> int:
+    """Where the count of columns lies; ``kind`` as if the event were not compressed."""
     at = _FIXED_BYTES
     if kind >= wire.WRITE_V2:
         at += max(2, int.from_bytes(event[at : at + 2], "little"))
-    return length_at(event, at)
+    return at
+
+
+def bitmaps_at(event: bytes, kind: int) -> tuple[int, int]:
+    """How many columns there are, and where the bitmaps begin; ``kind`` as for ``count_at``."""
+    return length_at(event, count_at(event, kind))
 
 
 def bit(bitmap: bytes, number: int) -> bool:

@@ -42,8 +42,6 @@ _INFLATION_SHIFT = 11
 
 _FRAME, _LONGEST = 5, 0xFFFFFF
 _MAP_HEAD, _QUERY_HEAD, _ROWS_HEAD = 8, 13, 8
-#: a rows event with this map id says only that a statement ended
-_DUMMY_MAP = 0xFFFFFF
 
 
 @kernel(types.int64(LINES, types.int64))
@@ -144,7 +142,7 @@ def _rows(tables: Any, data: Bytes, start: int, end: int, state: Ints, maps: Int
     map_id = read_u48(data, body)
     line = maps[find(maps, map_id)]
     if line[0] == 0:
-        return txn.DONE if map_id == _DUMMY_MAP else txn.UNKNOWN_TABLE
+        return txn.DONE if map_id == wire.DUMMY_MAP else txn.UNKNOWN_TABLE
     if state[txn.ROWS] == len(rows):
         return txn.ROWS_FULL
     seq = state[txn.SEQ]

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from agent.errors import DecodeError
 from agent.schema import Column, Dialect, TableSchema
-from agent.sources.mysql import charsets, type_names
+from agent.sources.mysql import charsets, type_names, types
 from agent.sources.mysql.table_ids import table_id
 from agent.sources.mysql.types import CHARACTER_TYPES, NUMERIC_TYPES, FieldType
 
@@ -37,6 +37,7 @@ _RENAMED: Final[Mapping[int, int]] = {
     FieldType.VAR_STRING: FieldType.VARCHAR,
     FieldType.NEWDATE: FieldType.DATE,
 }
+_STRINGS: Final = frozenset({FieldType.STRING, FieldType.ENUM, FieldType.SET})
 _ENUM_OR_SET: Final = frozenset({FieldType.ENUM, FieldType.SET})
 
 
@@ -108,8 +109,10 @@ def _parse(reader: _Reader, *, is_mariadb: bool) -> TableMap:
     map_id = reader.number(6)
     reader.take(2)
     schema_name, name = (_name(reader) for _ in range(2))
-    types = reader.take(reader.length())
-    columns = _columns(types, _Reader(reader.text()))
+    kinds = reader.take(reader.length())
+    columns = _columns(kinds, _Reader(reader.text()))
+    for column in columns:
+        types.check_layout(column)
     reader.take((len(columns) + 7) // 8)
     optional = dict(_optional_fields(reader))
     columns = _complete(columns, optional, is_mariadb=is_mariadb)
@@ -138,8 +141,8 @@ def _optional_fields(reader: _Reader) -> Iterator[tuple[int, bytes]]:
         yield reader.number(1), reader.text()
 
 
-def _columns(types: bytes, metadata: _Reader) -> list[Column]:
-    return [_column(f"@{i}", number, metadata) for i, number in enumerate(types, 1)]
+def _columns(kinds: bytes, metadata: _Reader) -> list[Column]:
+    return [_column(f"@{i}", number, metadata) for i, number in enumerate(kinds, 1)]
 
 
 def _column(name: str, number: int, metadata: _Reader) -> Column:
@@ -157,6 +160,8 @@ def _column(name: str, number: int, metadata: _Reader) -> Column:
 
 def _string(real_type: int, length: int) -> tuple[int, int]:
     """char, enum and set share a type. Two bits of a char's length over 255 are hidden, inverted, in the real type."""
+    if real_type & 0x30 == 0x30 and real_type not in _STRINGS:
+        raise ValueError(f"a column of type {FieldType.STRING} says that it is of type {real_type}")
     if real_type & 0x30 != 0x30:
         return FieldType.STRING, length | (real_type & 0x30 ^ 0x30) << 4
     return real_type, length
@@ -178,12 +183,12 @@ def _complete(columns: list[Column], optional: Mapping[int, bytes], *, is_mariad
 
 
 def _each(
-    columns: list[Column], types: frozenset[int], values: Sequence[T], put: Callable[[Column, T], Column]
+    columns: list[Column], kinds: frozenset[int], values: Sequence[T], put: Callable[[Column, T], Column]
 ) -> list[Column]:
-    """Give the columns of ``types`` one value each, in order; without values nothing changes."""
+    """Give the columns of ``kinds`` one value each, in order; without values nothing changes."""
     remaining = iter(values)
     missing = not values
-    return [column if missing or column.type_id not in types else put(column, next(remaining)) for column in columns]
+    return [column if missing or column.type_id not in kinds else put(column, next(remaining)) for column in columns]
 
 
 def _with_sign(column: Column, is_unsigned: bool) -> Column:
@@ -202,17 +207,17 @@ def _with_collation(column: Column, collation: int) -> Column:
 
 
 def _with_collations(
-    columns: list[Column], types: frozenset[int], optional: Mapping[int, bytes], default: int, each: int
+    columns: list[Column], kinds: frozenset[int], optional: Mapping[int, bytes], default: int, each: int
 ) -> list[Column]:
     """From one collation per column, or a default and pairs of (which column of the class, its collation)."""
     if each in optional:
-        return _each(columns, types, _Reader(optional[each]).lengths(), _with_collation)
+        return _each(columns, kinds, _Reader(optional[each]).lengths(), _with_collation)
     if default not in optional:
         return columns
     common, *pairs = _Reader(optional[default]).lengths()
     exceptions = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    count = sum(column.type_id in types for column in columns)
-    return _each(columns, types, [exceptions.get(i, common) for i in range(count)], _with_collation)
+    count = sum(column.type_id in kinds for column in columns)
+    return _each(columns, kinds, [exceptions.get(i, common) for i in range(count)], _with_collation)
 
 
 def _with_members(column: Column, members: list[bytes]) -> Column:

@@ -13,7 +13,7 @@ MariaDB's uuid, inet4 and inet6 look like binary(16) and binary(4) in the log. O
 so in ``type_name``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import Enum, IntEnum, auto
 from typing import Final
 
@@ -252,6 +252,31 @@ _LONGEST_WITH_ONE_BYTE = 255
 #: bytes that hold so many decimal digits, 0 to 9
 DIGIT_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _GROUP_DIGITS = 9
+
+
+_LENGTH_BYTES: Final = range(1, 5)
+_FRACTION_DIGITS: Final = range(7)
+#: what servers write; the kernels rely on it
+_MODIFIERS: Final[Mapping[int, Container[int]]] = {
+    **dict.fromkeys((FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.JSON, FieldType.GEOMETRY), _LENGTH_BYTES),
+    **dict.fromkeys((FieldType.TIME2, FieldType.DATETIME2, FieldType.TIMESTAMP2), _FRACTION_DIGITS),
+    FieldType.VECTOR: _LENGTH_BYTES,
+    FieldType.ENUM: (1, 2),
+    FieldType.SET: (1, 2, 3, 4, 8),
+    FieldType.BIT: range(1, _BIGGEST_BITS + 1),
+}
+_PRECISION_MAX: Final = 65
+
+
+def check_layout(column: Column) -> None:
+    """:raises ValueError: a modifier that no server gives the column's type, of damaged bytes."""
+    kind, modifier = column.type_id, column.modifier
+    is_sound = kind not in _MODIFIERS or modifier in _MODIFIERS[kind]
+    if kind == FieldType.DECIMAL:
+        precision, scale = decimal_bounds(modifier)
+        is_sound = 1 <= precision <= _PRECISION_MAX and scale <= precision
+    if not is_sound:
+        raise ValueError(f"column {column.name} of type {kind} has the impossible modifier {modifier}")
 
 
 def wire_width(column: Column) -> int:

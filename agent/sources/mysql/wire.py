@@ -16,8 +16,10 @@ HEADER_BYTES: Final = 19
 TYPE_AT, SERVER_AT, LENGTH_AT, POSITION_AT, FLAGS_AT = 4, 5, 9, 13, 17
 
 # Event types, as both servers number them.
+START_V3, LOAD, SLAVE, CREATE_FILE, APPEND_BLOCK, EXEC_LOAD, DELETE_FILE, NEW_LOAD = 1, 6, 7, 8, 9, 10, 11, 12
 STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, XID = 3, 4, 5, 13, 14, 15, 16
 QUERY, BEGIN_LOAD, EXECUTE_LOAD, TABLE_MAP = 2, 17, 18, 19
+WRITE_V0, UPDATE_V0, DELETE_V0 = 20, 21, 22  # of 5.1 before its release
 WRITE_V1, UPDATE_V1, DELETE_V1, WRITE_V2, UPDATE_V2, DELETE_V2 = 23, 24, 25, 30, 31, 32
 INCIDENT, HEARTBEAT, IGNORABLE, ROWS_QUERY = 26, 27, 28, 29
 # MySQL's own
@@ -37,6 +39,9 @@ ROWS: Final = frozenset(
         PARTIAL_UPDATE,
     }
 )
+
+#: a rows event with this number of a table map says only that a statement ended
+DUMMY_MAP: Final = 0xFFFFFF
 
 #: Weir's own: a line of the change log that says the table was emptied
 TRUNCATED: Final = 0xFE

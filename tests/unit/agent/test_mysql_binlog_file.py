@@ -6,7 +6,7 @@ from zlib import crc32
 
 import pytest
 
-from agent.errors import SourceConfigError
+from agent.errors import DecodeError, SourceConfigError
 from agent.sources.mysql.binlog_file import MAGIC, FileEvent, open_binlog
 from agent.sources.mysql.wire import FORMAT_DESCRIPTION, STOP, XID
 
@@ -23,7 +23,7 @@ def _checked(kind: int, body: bytes) -> bytes:
 
 def _description(version: str, *, checksum: int) -> bytes:
     fixed = struct.pack("<H", 4) + version.encode().ljust(50, b"\0") + bytes(5) + bytes(40)
-    return _event(FORMAT_DESCRIPTION, fixed + bytes([checksum]) + b"crc!")
+    return _checked(FORMAT_DESCRIPTION, fixed + bytes([checksum]))
 
 
 def _written(path: Path, *events: bytes, version: str = "8.0.36", checksum: int = 1) -> Path:
@@ -47,14 +47,25 @@ def test_a_file_without_checksums_has_whole_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 18, 19, 25])
-def test_an_event_that_is_not_all_there_ends_the_file(tmp_path: Path, kept: int) -> None:
+def test_an_event_that_is_not_all_there_comes_behind_the_others(tmp_path: Path, kept: int) -> None:
     path = _written(tmp_path / "b", _checked(STOP, b""), _checked(XID, b"12345678")[:kept])
-    assert [event.type for event in open_binlog(path)] == [FORMAT_DESCRIPTION, STOP]
+    assert _until_damage(path, at=4 + 19 + 102 + 23) == [FORMAT_DESCRIPTION, STOP]
 
 
-def test_an_event_of_an_impossible_length_ends_the_file(tmp_path: Path) -> None:
-    path = _written(tmp_path / "b", _event(XID, b"12345678crc!", length=7))
-    assert [event.type for event in open_binlog(path)] == [FORMAT_DESCRIPTION]
+@pytest.mark.parametrize("length", [7, 18, 1 << 20, 0xFFFFFFFF])
+def test_an_event_of_an_impossible_length_is_not_read(tmp_path: Path, length: int) -> None:
+    path = _written(tmp_path / "b", _event(XID, b"12345678crc!", length=length))
+    assert _until_damage(path, at=4 + 19 + 102) == [FORMAT_DESCRIPTION]
+
+
+def _until_damage(path: Path, *, at: int) -> list[int]:
+    """The types of the events before it."""
+    events = iter(open_binlog(path))
+    found = []
+    with pytest.raises(DecodeError, match=f"up to byte {at},"):  # noqa: PT012 - what came before counts
+        while True:
+            found.append(next(events).type)
+    return found
 
 
 @pytest.mark.parametrize("content", [b"", b"\xfdbin" + bytes(50), MAGIC, MAGIC + _event(XID, b"12345678")])

@@ -63,7 +63,7 @@ def test_batches_and_their_first_changes_are_shown(path: str) -> None:
 
 def test_the_limit_holds_for_each_batch(path: str) -> None:
     assert [len(batch.rows) for batch in inspect_segment(path, limit=2)] == [2]
-    assert inspect_segment(path, limit=0)[0].rows == ()
+    assert next(inspect_segment(path, limit=0)).rows == ()
 
 
 def test_the_command_prints_it(path: str, capsys: pytest.CaptureFixture[str]) -> None:
