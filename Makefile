@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check bench simulate matrix java mariadb mysql iproute clean
+.PHONY: help quickstart test cover check bench simulate matrix java mariadb mysql iproute clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -27,6 +27,9 @@ quickstart: java $(if $(findstring mariadb,$(ARGS)),mariadb) ## replicate a data
 
 test: java mariadb mysql iproute ## all tests but the long ones of make matrix
 	@$(PYTHON) -m pytest $(ARGS)
+
+cover: java mariadb iproute ## unit and integration tests with a coverage report
+	@$(PYTHON) -m pytest tests/unit tests/integration --cov --cov-report=term:skip-covered $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers
 	$(VENV)/bin/ruff format --check .
@@ -61,7 +64,7 @@ $(INSTALLED): pyproject.toml
 	  $$candidate -m venv $(VENV); \
 	fi; \
 	echo "installing packages into $(VENV) (takes a few minutes the first time)"; \
-	PYTHONWARNINGS=ignore $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'; \
+	PYTHONWARNINGS=ignore $(PYTHON) -m pip install --quiet --disable-pip-version-check $(if $(CI),--constraint constraints.txt) --editable '.[dev]'; \
 	touch $@; } >&2
 
 # Spark needs Java 17 or newer: JAVA_HOME, then PATH. Root on Debian gets it, anybody else a line that says what to do.
