@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.ddl import ColumnMove, SchemaChange
-from agent.errors import TableIneligibleError
+from agent.ddl import ColumnMove, Refused, SchemaChange
+from agent.errors import TableHeldError, TableIneligibleError
 from agent.event_filter import rules_for
 from agent.ports import Sink
 from agent.schema import TableSchema
-from agent.sources.dialects import arrow_schema, fill_value
+from agent.sources.dialects import arrow_schema, conversions, fill_value
 from agent.sources.mysql.sql_text import plain
 from reactor.records import (
     ChangefeedConfig,
@@ -67,12 +67,36 @@ def schema_change(change: TableChange, record: DdlRecord, terms: Terms) -> Schem
 
 
 def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) -> Iterator[ColumnMove]:
-    names = {column.name for column in before.columns} if before else set()
+    """:raises TableHeldError: what the source has made of the rows that were there is not known."""
+    origins = _origins(before, after, change)
+    found = conversions(before, after, origins, change.context) if before else {}
     for item in arrow_schema(after):
         name = item.name
-        origin = None if name in change.added else change.renames.get(name, name)
+        if name in change.untold:
+            raise _unknown(after, f"column {name} is new, and what it holds in rows that were there is not in the log")
+        if isinstance(conversion := found.get(name), Refused):
+            raise _unknown(after, f"column {name} has another type: {conversion.reason}")
         fill = fill_value(after, name, change.fills[name]) if name in change.fills else None
-        yield ColumnMove(name, item.type, origin if origin in names else None, fill)
+        convert = conversion.convert if conversion else None
+        yield ColumnMove(name, item.type, origins.get(name), fill, convert)
+
+
+def _origins(before: TableSchema | None, after: TableSchema, change: TableChange) -> dict[str, str]:
+    """New name → old name, of the columns that stay."""
+    names = {column.name for column in before.columns} if before else set()
+    origins = {
+        column.name: change.renames.get(column.name, column.name)
+        for column in after.columns
+        if column.name not in change.added
+    }
+    return {new: old for new, old in origins.items() if old in names}
+
+
+def _unknown(schema: TableSchema, cause: str) -> TableHeldError:
+    return TableHeldError(
+        f"{schema.qualified_name}: {cause}; create the changefeed again for a new snapshot, or leave the column out by "
+        "a column selector"
+    )
 
 
 def _selected(text: str, terms: Terms) -> TableSchema | None:
@@ -98,7 +122,8 @@ def _events(change: TableChange, statement: str) -> Iterator[str]:
     yield "drop database" if _DROPS_DATABASE.match(statement) else _EVENTS[change.kind]
     if change.kind is not SchemaChangeKind.ALTER:
         return
-    before, after = (arrow_schema(TableSchema.from_json(text)) for text in (change.before, change.after))
+    schemas = TableSchema.from_json(change.before), TableSchema.from_json(change.after)
+    before, after = (arrow_schema(schema) for schema in schemas)
     origins = {name: change.renames.get(name, name) for name in after.names if name not in change.added}
     if change.added:
         yield "add column"
@@ -106,7 +131,9 @@ def _events(change: TableChange, statement: str) -> Iterator[str]:
         yield "rename column"
     if set(before.names) - set(origins.values()):
         yield "drop column"
-    if any(before.field(old).type != after.field(new).type for new, old in origins.items() if old in before.names):
+    if any(
+        before.field(old).type != after.field(new).type for new, old in origins.items() if old in before.names
+    ) or any(item is not None for item in conversions(*schemas, origins, change.context).values()):
         yield "modify column"
 
 

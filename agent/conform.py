@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 
-from agent.errors import TableHeldError
-from agent.ports import Changes
+from agent.ddl import Conversion, Mask, Refused, converted
+from agent.errors import DecodeError, TableHeldError
+from agent.ports import BEFORE_FULL, DELETE, TRUNCATE, Changes
 from agent.schema import TableSchema
-from agent.sources.dialects import arrow_schema, fill_value
+from agent.sources.dialects import arrow_schema, conversions, fill_value
 from reactor.records import TableChange
 
 
@@ -27,6 +29,7 @@ class Target:
     renames: Mapping[str, str]
     added: frozenset[str]
     fills: Mapping[str, pa.Scalar]
+    context: Mapping[str, str]
 
 
 @lru_cache(maxsize=64)
@@ -34,7 +37,7 @@ def _target(text: str) -> Target:
     change = TableChange.model_validate_json(text)
     schema = TableSchema.from_json(change.after)
     fills = {name: fill_value(schema, name, value) for name, value in change.fills.items()}
-    return Target(schema, arrow_schema(schema), change.renames, frozenset(change.added), fills)
+    return Target(schema, arrow_schema(schema), change.renames, frozenset(change.added), fills, change.context)
 
 
 def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
@@ -45,9 +48,10 @@ def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
     :raises TableHeldError: a value does not fit its column's new type.
     """
     target = _target(change)
-    if changes.after.schema.equals(target.arrow):
-        return changes
     origins = _origins(changes.schema, target)
+    found = conversions(changes.schema, target.schema, origins, target.context)
+    if changes.after.schema.equals(target.arrow) and not any(item is not None for item in found.values()):
+        return changes
     gone = [name for name in changes.after.schema.names if name not in origins.values()] if keeps_gone else []
     gone = [name for name in gone if name not in target.arrow.names]
     before = changes.before
@@ -56,8 +60,8 @@ def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
     return replace(
         changes,
         schema=target.schema,
-        after=_image(changes.after, changes, target, origins, gone),
-        before=None if before is None else _image(before, changes, target, origins, gone),
+        after=_image(changes.after, changes, target, origins, gone, found),
+        before=None if before is None else _image(before, changes, target, origins, gone, found),
         unchanged=unchanged,
     )
 
@@ -78,23 +82,46 @@ def _origins(schema: TableSchema, target: Target) -> dict[str, str]:
 
 
 def _image(
-    image: pa.RecordBatch, changes: Changes, target: Target, origins: Mapping[str, str], gone: list[str]
+    image: pa.RecordBatch,
+    changes: Changes,
+    target: Target,
+    origins: Mapping[str, str],
+    gone: list[str],
+    found: Mapping[str, Conversion],
 ) -> pa.RecordBatch:
-    arrays = [_column(image, item, changes, target, origins) for item in target.arrow]
+    arrays = [_column(image, item, changes, target, origins, found.get(item.name)) for item in target.arrow]
     fields = [*target.arrow, *(image.schema.field(name) for name in gone)]
     return pa.RecordBatch.from_arrays([*arrays, *(image.column(name) for name in gone)], schema=pa.schema(fields))
 
 
 def _column(
-    image: pa.RecordBatch, wanted: pa.Field, changes: Changes, target: Target, origins: Mapping[str, str]
+    image: pa.RecordBatch,
+    wanted: pa.Field,
+    changes: Changes,
+    target: Target,
+    origins: Mapping[str, str],
+    conversion: Conversion,
 ) -> pa.Array:
     if wanted.name not in origins:
         fill = target.fills.get(wanted.name)
         return pa.nulls(len(image), wanted.type) if fill is None else pa.repeat(fill, len(image))
+    column = image.column(origins[wanted.name])
     try:
-        return image.column(origins[wanted.name]).cast(wanted.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if isinstance(conversion, Refused):
+            raise DecodeError(conversion.reason)
+        if conversion is not None:
+            return converted(conversion.convert, column, _left_out(image, column, changes, origins[wanted.name]))
+        return column.cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DecodeError) as error:
         raise TableHeldError(
             f"column {wanted.name} of {changes.schema.qualified_name} has become {wanted.type}, and older changes do "
-            "not fit; load the table anew"
+            f"not fit ({str(error).splitlines()[0][:200]}); create the changefeed again for a new snapshot"
         ) from error
+
+
+def _left_out(image: pa.RecordBatch, column: pa.Array, changes: Changes, name: str) -> Mask:
+    """Where the image has no value, not even NULL."""
+    if image is not changes.after:  # one of the key alone, or of the whole row
+        return np.asarray(np.asarray(column.is_null()) & (changes.before_kind != BEFORE_FULL), np.bool_)
+    is_gone: Mask = np.isin(changes.op, (DELETE, TRUNCATE))
+    return is_gone | changes.unchanged.get(name, np.zeros(len(image), np.bool_))

@@ -4,25 +4,62 @@ A source finds that a table has changed and writes a ``reactor.records.TableChan
 source's. ``SchemaChange`` is the same for a sink: Arrow columns, each with where its values come from.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from agent.schema import TableSchema
 from reactor.ids import Ts
 from reactor.records import DdlRecord, SchemaChangeKind, TableRecord
 
+Mask = npt.NDArray[np.bool_]
+#: values of a column as it was, as those of the column as it is. Raises ``DecodeError`` where that is not known of one
+Convert = Callable[[pa.Array], pa.Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exact:
+    """The source has given a column another type, and this is what it has made of the values that were there."""
+
+    convert: Convert
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What the source has made of the values that were there is not known; ``reason`` says why, in a few words."""
+
+    reason: str
+
+
+#: None: the values are what they were
+Conversion = Exact | Refused | None
+
+
+def converted(convert: Convert, values: pa.Array, is_left_out: Mask | None) -> pa.Array:
+    """``values`` as ``convert`` has them. ``is_left_out``: where they are no values at all, and NULL stays."""
+    if is_left_out is None or not is_left_out.any():
+        return convert(values)
+    (rows,) = np.nonzero(~is_left_out)
+    found = convert(values.take(pa.array(rows)))
+    places = np.zeros(len(values), np.int64)
+    places[rows] = np.arange(len(rows))
+    return found.take(pa.array(places, mask=is_left_out))
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnMove:
     """One column as it is afterwards. ``origin``: which column its values were in; None where it is new, and then every
-    row that was there holds ``fill`` (None: NULL)."""
+    row that was there holds ``fill`` (None: NULL). ``convert``: what the source has made of the values; None where a
+    sink casts them itself."""
 
     name: str
     type: pa.DataType
     origin: str | None
     fill: pa.Scalar | None = None
+    convert: Convert | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ a change is refused, and the table waits.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from agent.ddl import ColumnMove, SchemaChange
-from agent.errors import TableHeldError
+from agent.ddl import ColumnMove, Mask, SchemaChange, converted
+from agent.errors import DecodeError, TableHeldError
 from agent.sinks import delta_files, delta_schema
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_table import TablePlace
@@ -42,13 +45,14 @@ def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool) -> lis
 def _stored_move(move: ColumnMove, stored: pa.Schema) -> ColumnMove:
     """What an earlier change could not bring comes with this one."""
     origin = move.origin if move.origin in stored.names else None
-    return ColumnMove(move.name, delta_schema.delta_type(move.type), origin, move.fill)
+    return replace(move, type=delta_schema.delta_type(move.type), origin=origin)
 
 
 def is_in_place(stored: pa.Schema, moves: Sequence[ColumnMove]) -> bool:
     """Nothing that is stored changes."""
     kept = {move.name: move for move in moves if move.origin is not None}
     is_same = all(move.origin == name and _has_type(stored, name, move.type) for name, move in kept.items())
+    is_same = is_same and not any(move.convert for move in kept.values())
     is_free = not any(move.name in stored.names or _is_filled(move) for move in moves if move.origin is None)
     return is_same and is_free and set(stored.names) == set(kept)
 
@@ -65,7 +69,10 @@ def rewritten(
     table: DeltaTable, place: TablePlace, moves: Sequence[ColumnMove], columns: pa.Schema, change: SchemaChange
 ) -> Iterator[DataFile]:
     """The table's rows under its new schema, in files of a moderate size."""
-    origins = [move.origin for move in moves if move.origin is not None] or table.schema().to_arrow().names[:1]
+    stored = table.schema().to_arrow().names
+    origins = [move.origin for move in moves if move.origin is not None] or stored[:1]
+    if any(move.convert for move in moves):
+        origins += [name for name in (delta_schema.CHANGE_TYPE, delta_schema.UNCHANGED) if name in stored]
     reader = pa.RecordBatchReader.from_stream(table.scan(columns=list(dict.fromkeys(origins))))
     names = (f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet" for number in count())
     tables = (_converted(batch, moves, columns, change) for batch in reader)
@@ -86,12 +93,34 @@ def _column(batch: pa.RecordBatch, move: ColumnMove, change: SchemaChange) -> pa
         return delta_schema.delta_column(pa.repeat(move.fill, batch.num_rows)).cast(move.type)
     column = batch.column(move.origin)
     column = column.cast(delta_schema.plain_type(column.type))
+    if move.convert is not None:
+        return _converted_by_source(batch, column, move, change)
     if not _follows(column.type, move.type):
         raise _unfit(move, change, f"{column.type} is written in another way there")
     try:
         return column.cast(move.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _unfit(move, change, str(error).splitlines()[0][:120]) from error
+
+
+def _converted_by_source(batch: pa.RecordBatch, column: pa.Array, move: ColumnMove, change: SchemaChange) -> pa.Array:
+    assert move.convert is not None
+    assert move.origin is not None
+    try:
+        return delta_schema.delta_column(converted(move.convert, column, _left_out(batch, column, move.origin)))
+    except (DecodeError, pa.ArrowException, ValueError, TypeError) as error:  # the last two: it is of another type yet
+        raise _unfit(move, change, str(error).splitlines()[0][:300]) from error
+
+
+def _left_out(batch: pa.RecordBatch, column: pa.Array, name: str) -> Mask | None:
+    """In a changelog: rows without a value there, not even NULL."""
+    if delta_schema.CHANGE_TYPE not in batch.schema.names or not column.null_count:
+        return None
+    kinds = batch.column(delta_schema.CHANGE_TYPE).cast(pa.string())
+    is_image = pc.is_in(kinds, value_set=pa.array(["insert", "update_postimage"]))
+    listed = batch.column(delta_schema.UNCHANGED).to_pylist() if delta_schema.UNCHANGED in batch.schema.names else []
+    is_unchanged = np.array([name in (names or ()) for names in listed], np.bool_) if listed else False
+    return np.asarray(column.is_null()) & (~np.asarray(is_image) | is_unchanged)
 
 
 def _follows(old: pa.DataType, new: pa.DataType) -> bool:

@@ -1,6 +1,6 @@
 """What has changed between two versions of a table, as a record for the owner; the same for every source. Pure.
 
-Only what a sink would see counts: names, Arrow types, and the key. A longer varchar is no change.
+Only what a sink would see counts: names, Arrow types, values, and the key. A longer varchar is no change.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from agent.ddl import KnownTable
 from agent.schema import TableSchema
-from agent.sources.dialects import arrow_schema
+from agent.sources.dialects import arrow_schema, conversions
 from reactor.records import SchemaChangeKind, TableChange
 
 
@@ -20,18 +20,23 @@ class Columns:
 
     ``renames``: new name → old name. ``added``: those that are new, though the name may have been there. ``fills``:
     what rows that were there hold in them, as the source writes it in text; NULL where they are not in here.
+    ``untold``: those of ``added`` of which nobody can say that.
     """
 
     renames: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     fills: Mapping[str, str] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
 
 
-def compare(before: KnownTable, after: KnownTable, columns: Columns) -> TableChange | None:
-    """The change from one to the other; None where a sink sees none."""
+def compare(
+    before: KnownTable, after: KnownTable, columns: Columns, context: Mapping[str, str] | None = None
+) -> TableChange | None:
+    """The change from one to the other; None where a sink sees none. ``context``: see ``TableChange``."""
     assert before.schema is not None
     assert after.schema is not None
     is_same = _types(before.schema) == _types(after.schema) and not columns.renames and not columns.added
+    is_same = is_same and not _converts(before.schema, after.schema, columns, context or {})
     if is_same and before.record == after.record:
         return None
     is_rename = is_same and before.record.key == after.record.key
@@ -44,7 +49,15 @@ def compare(before: KnownTable, after: KnownTable, columns: Columns) -> TableCha
         renames=dict(columns.renames),
         added=columns.added,
         fills=dict(columns.fills),
+        untold=tuple(name for name in columns.untold if name in columns.added),
+        context=dict(context or {}),
     )
+
+
+def _converts(before: TableSchema, after: TableSchema, columns: Columns, context: Mapping[str, str]) -> bool:
+    """Whether values become others under types that are the same to a sink."""
+    origins = {name: columns.renames.get(name, name) for name in arrow_schema(after).names if name not in columns.added}
+    return any(found is not None for found in conversions(before, after, origins, context).values())
 
 
 def created(table: KnownTable) -> TableChange:

@@ -3,11 +3,12 @@
 The dialects' modules are imported when a table of theirs comes: their kernels take a while to load.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from agent.ddl import Conversion
 from agent.ports import Changes
 from agent.schema import Dialect, TableSchema
 from agent.sources.dumping import Chunks
@@ -57,6 +58,22 @@ def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
             from agent.sources.mysql import fills as mysql
 
             return mysql.fill_value(schema, name, text)
+
+
+def conversions(
+    before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
+) -> dict[str, Conversion]:
+    """What the source has made of the values of columns that stay: by new name. ``origins``: new name → old name.
+
+    ``context``: that of the ``TableChange``. A column that is not in the answer is cast by whoever holds its values.
+    """
+    match after.dialect:
+        case Dialect.POSTGRESQL:
+            return {}
+        case Dialect.MYSQL:
+            from agent.sources.mysql import retyping as mysql
+
+            return mysql.conversions(before, after, origins, context)
 
 
 def read_chunks(dialect: Dialect, fields: dict[str, Any]) -> Chunks:

@@ -38,7 +38,7 @@ _ZERO: Final = {
 }
 _FRACTIONAL: Final = frozenset({FieldType.DATETIME2, FieldType.TIMESTAMP2, FieldType.TIME2})
 _NAMED_ZERO: Final = {"uuid": "00000000-0000-0000-0000-000000000000", "inet6": "::", "inet4": "0.0.0.0"}
-_BYTES: Final = frozenset({FieldType.STRING, FieldType.VARCHAR, FieldType.BLOB})
+_BYTES: Final = types.CHARACTER_TYPES - {FieldType.VECTOR}
 
 
 def of_new_column(definition: exp.ColumnDef, column: Column, session: Session) -> str | _Untold | None:
@@ -53,7 +53,7 @@ def of_new_column(definition: exp.ColumnDef, column: Column, session: Session) -
     if is_generated:
         return UNTOLD
     if default is None or isinstance(default, exp.Null):
-        return _implicit(column) if is_required(definition) else None
+        return implicit(column) if is_required(definition) else None
     if isinstance(default, _NOW) or default.name.upper() == "NOW":
         return _now(column, session)
     text = _constant(default, column)
@@ -70,7 +70,7 @@ def is_required(definition: exp.ColumnDef) -> bool:
     return any(isinstance(kind, wanted) and not kind.args.get("allow_null") for kind in kinds)
 
 
-def _implicit(column: Column) -> str | _Untold | None:
+def implicit(column: Column) -> str | _Untold | None:
     """What a NOT NULL column without a default holds: zero, the empty text, the first member."""
     if column.type_id in _ZERO:
         return _ZERO[FieldType(column.type_id)]

@@ -1,0 +1,132 @@
+"""One value of a column as another column takes it: as a number, as a text, or as bytes. Pure.
+
+For whole arrays see ``retyping``; dates and times are its business too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from agent.schema import Column
+from agent.sources.mysql import retyping_numbers, retyping_texts, types
+from agent.sources.mysql.retyping_families import NUMBERS, Family
+from agent.sources.mysql.retyping_terms import Terms
+from agent.sources.mysql.types import FieldType, Kind
+
+Scalar = Callable[[Any], Any]
+
+
+def by_value(before: Column, after: Column, families: tuple[Family, Family], terms: Terms) -> Scalar | None:
+    old, new = families
+    if new in (Family.TEXT, Family.BYTES, Family.MEMBERS):
+        return _into_text(before, after, families, terms)
+    if new in NUMBERS:
+        number = _number_of(before, old, new, terms)
+        store = number_store(before, after, new)
+        if types.kind_of(before) is Kind.COMPRESSED:
+            return None
+        if old in (Family.TEXT, Family.BYTES) and new is Family.YEAR:
+            text = _text_of(before, old)
+            return None if text is None else (lambda value: retyping_numbers.year_of_text(text(value)))
+        return None if number is None or store is None else (lambda value: store(number(value)))
+    return None
+
+
+def _number_of(before: Column, old: Family, new: Family, terms: Terms) -> Scalar | None:
+    """A value as a number."""
+    match old:
+        case Family.BIT if new is Family.REAL:
+            return retyping_numbers.signed_bits
+        case Family.WHOLE | Family.BIT | Family.YEAR:
+            return int
+        case Family.DECIMAL:
+            return retyping_numbers.parsed_decimal
+        case Family.REAL:
+            return lambda value: value
+        case Family.MEMBERS:
+            return lambda value: retyping_texts.number_of(value, before)
+        case Family.TEXT | Family.BYTES:
+            text = _text_of(before, old)
+            is_whole = new is Family.BIT or (terms.is_mariadb and new is Family.WHOLE)
+            parsed = retyping_numbers.whole_prefix if is_whole else retyping_numbers.parsed
+            return None if text is None else (lambda value: parsed(text(value)))
+    return None
+
+
+def number_store(before: Column, after: Column, new: Family) -> Scalar | None:
+    match new:
+        case Family.WHOLE:
+            return retyping_numbers.whole(after, before)
+        case Family.BIT:
+            return retyping_numbers.bit(after, before)
+        case Family.YEAR:
+            return retyping_numbers.year(before)
+        case Family.DECIMAL:
+            return retyping_numbers.decimal(after)
+        case Family.REAL:
+            return None if retyping_numbers.printed_places(after) else retyping_numbers.real(after)
+    return None
+
+
+def _text_of(before: Column, old: Family) -> Scalar | None:
+    """A value as the server prints it."""
+    match old:
+        case Family.WHOLE:
+            return retyping_numbers.whole_text(before)
+        case Family.BIT:
+            return lambda value: str(int(value))
+        case Family.YEAR:
+            return lambda value: f"{value:04}"
+        case Family.DECIMAL:
+            return lambda value: value if isinstance(value, str) else f"{value:f}"
+        case Family.REAL:
+            return lambda value: retyping_numbers.real_text(value, before)
+        case Family.TEXT | Family.MEMBERS | Family.JSON:
+            return lambda value: value
+        case Family.BYTES:
+            return lambda value: value.decode("latin-1")
+    return None
+
+
+def _into_text(before: Column, after: Column, families: tuple[Family, Family], terms: Terms) -> Scalar | None:
+    old, new = families
+    if old is Family.BYTES and new is Family.TEXT:
+        cut = retyping_texts.text(after)
+        return lambda value: cut(retyping_texts.decoded(value, after))
+    if old is Family.BYTES and new is Family.BYTES:
+        return retyping_texts.binary(after)
+    if FieldType.STRING == before.type_id == after.type_id and before.modifier == after.modifier:
+        return None  # copied as it lies in the row, by some servers
+    if new is Family.MEMBERS and old is Family.BYTES:
+        found = retyping_texts.member(after, before)
+        return lambda value: found(retyping_texts.plain(value))
+    if new is Family.BYTES and old in (Family.TEXT, Family.MEMBERS):
+        store = retyping_texts.binary(after)
+        return lambda value: store(retyping_texts.encoded(value, before))
+    if new is Family.MEMBERS and old in (Family.REAL, Family.DECIMAL):
+        return None
+    if new is Family.MEMBERS and (old is Family.BIT or (terms.is_mariadb and old in NUMBERS)):
+        of_number = retyping_texts.member_of_number(after)
+        return lambda value: of_number(int(value))
+    if old is Family.BIT and not retyping_texts.is_short(after):
+        return _bits_of(before, after, new)
+    text, rest = _text_of(before, old), from_text(before, after, new)
+    return None if text is None or rest is None else (lambda value: rest(text(value)))
+
+
+def _bits_of(before: Column, after: Column, new: Family) -> Scalar:
+    """The bytes in which bits lie."""
+    size = (before.modifier + 7) // 8
+    if new is Family.BYTES:
+        return lambda value: int(value).to_bytes(size)
+    cut = retyping_texts.text(after)
+    return lambda value: cut(retyping_texts.decoded(int(value).to_bytes(size), after))
+
+
+def from_text(before: Column, after: Column, new: Family) -> Scalar | None:
+    """From a text to what the column holds."""
+    if new is Family.TEXT:
+        return retyping_texts.text(after)
+    if new is Family.MEMBERS:
+        return retyping_texts.member(after, before)
+    store = retyping_texts.binary(after)
+    return lambda value: store(value.encode())
