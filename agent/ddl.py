@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from agent.schema import TableSchema
 from reactor.ids import Ts
-from reactor.records import DdlRecord, SchemaChangeKind, TableRecord
+from reactor.records import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 
 Mask = npt.NDArray[np.bool_]
 #: values of a column as it was, as those of the column as it is. Raises ``DecodeError`` where that is not known of one
@@ -95,10 +95,16 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """One table as the log has it at one position. ``schema``: None while nobody has told."""
+    """One table as the log has it at one position. ``schema``: None while nobody has told. ``held``: why the source
+    cannot follow it any more, empty where it can."""
 
     record: TableRecord
     schema: TableSchema | None
+    held: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self.held)
 
 
 def known_tables(
@@ -110,9 +116,20 @@ def known_tables(
     """
     known = {table.table_id: KnownTable(table, schemas.get(table.table_id)) for table in tables}
     for record in ddl:
-        for change in record.alterations if record.ts <= at else ():
+        for change in record.changes if record.ts <= at else ():
+            if change.is_hold:
+                _hold(known, change)
+                continue
             if change.table is None:
                 known.pop(change.table_id, None)
                 continue
             known[change.table_id] = KnownTable(change.table, TableSchema.from_json(change.after))
     return known
+
+
+def _hold(known: dict[int, KnownTable], change: TableChange) -> None:
+    """One that was none of ours until now can be held too: nobody is to take it for a new one."""
+    table = known.get(change.table_id)
+    record = change.table or (table.record if table else None)
+    if record is not None:
+        known[change.table_id] = KnownTable(record, table.schema if table else None, change.reason)

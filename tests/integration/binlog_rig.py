@@ -80,12 +80,12 @@ def streaming(
     **options: Any,
 ) -> Iterator[BinlogStream]:
     with connect(server.uri() + query) as connection:
-        options = {"describe": describe(server), "interpret": changed, **options}
+        mine: dict[str, Any] = {"is_wanted": lambda schema_name, name: schema_name == database}
+        options = {**mine, "describe": describe(server), "interpret": changed, **options}
         stream = BinlogStream(
             connection,
             Arena(arena_bytes),
             position=begin,
-            is_wanted=lambda schema_name, name: schema_name == database,
             **options,
         )
         stream.start(server_id=server_id, by_gtid=by_gtid)

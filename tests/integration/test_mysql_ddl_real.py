@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.ddl import KnownTable
-from agent.errors import DecodeError
+from agent.errors import DecodeError, SourceConfigError
 from agent.schema import TableSchema, ZeroDates
 from agent.sources.arena import Arena
 from agent.sources.mysql import wire
@@ -44,6 +44,12 @@ def schema_of(server: EmbeddedMariaDB, database: str, name: str = "t") -> TableS
         return read_schemas(connection, [(database, name)])[table_id(database, name)]
 
 
+def look_at(server: EmbeddedMariaDB, name: tuple[str, str]) -> TableSchema | None:
+    with contextlib.suppress(SourceConfigError):
+        return schema_of(server, *name)
+    return None
+
+
 class Followed:
     """Statements run on the server, and followed by their words alone, unless it ``looks``."""
 
@@ -58,7 +64,7 @@ class Followed:
         them = Server(
             wants=lambda schema, _: schema == database,
             takes=lambda table: bool(table.key),
-            look=lambda name: schema_of(server, *name) if looks else None,
+            look=lambda name: look_at(server, name) if looks else None,
             ignores_rename=lambda name, statement: False,
             zero_dates=ZeroDates.NULL,
             is_mariadb=is_mariadb(server),
@@ -70,7 +76,14 @@ class Followed:
         begin = where(self._server)
         run(self._server, self._database, *statements)
         found: list[DdlRecord] = []
-        with streaming(self._server, begin, self._database, interpret=self._interpreter.interpret) as stream:
+        options = {
+            "interpret": self._interpreter.interpret,
+            "hold": self._interpreter.hold,
+            "mentioned": self._interpreter.mentioned,
+            "is_wanted": self.known.is_wanted,
+            "describe": self.known.describe,
+        }
+        with streaming(self._server, begin, self._database, **options) as stream:
             for cut in [*read_until(stream, where(self._server)), stream.progress()]:
                 found += cut.ddl
         return found

@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from agent.errors import DecodeError
-from agent.sources.mysql import charsets, inflating, statements, wire
+from agent.sources.mysql import charsets, inflating, sql_text, wire
 from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition
 from agent.sources.mysql.session import UNKNOWN, Session, parse_session
 from reactor.ids import Ts
@@ -105,10 +105,12 @@ def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
             statement = inflate(statement)
         session = parse_session(body[_QUERY.size : at])
         text = _text(statement, session.charset)
-        if session.has_plain_backslashes:
-            text = text.replace("\\", "\\\\")
-        if session.has_quoted_names:
-            text = statements.backquoted(text)
+        if session.has_quoted_names or session.has_plain_backslashes:
+            text = sql_text.respelt(
+                text,
+                has_quoted_names=session.has_quoted_names,
+                has_plain_backslashes=session.has_plain_backslashes,
+            )
         return Query(body[at : at + name_bytes].decode(), text, session)
     except (struct.error, zlib.error, IndexError, UnicodeDecodeError) as error:
         raise DecodeError(f"a statement in the binlog cannot be read ({error}); report this") from None

@@ -2,35 +2,55 @@
 
 The statement says what is done, the server what the columns then are: a definition read from the server counts where
 it has the columns that the statement leaves, and the statement's own otherwise, as the server may be further on. What
-cannot be read at all is looked at; a table that is then gone, or as it was, has not changed.
+cannot be read is looked at; where that does not tell what became of each column, the table is held.
 
-- A table that is created and wanted starts empty. One of ours goes on whatever its new name. One that was none of ours
-  and gets a wanted name has rows that are not in the log: reading ends, unless it is gone again or shall be left out.
+- A table that is created and wanted starts empty. One of ours continues whatever its new name. One that was none of
+  ours and gets a wanted name has rows that are not in the log: it is held at once, unless it shall be left out.
+- What the log does not tell of a table's rows (partitions, tablespaces, values of a new column) holds it.
 - Ids last: a table keeps its id under every name, and a new one of an old name gets another, if that is still in use.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 
 from agent.ddl import KnownTable
-from agent.errors import NEW_SNAPSHOT, SourceConfigError
 from agent.schema import Dialect, TableSchema, ZeroDates
-from agent.sources import comparing
 from agent.sources.comparing import Columns
 from agent.sources.dialects import arrow_schema
 from agent.sources.mysql import ddl, shadows
-from agent.sources.mysql.ddl import Altered, Created, DatabaseDropped, Dropped, Edit, Name, Renamed, RowsMoved, Unparsed
+from agent.sources.mysql.changing import Changes
+from agent.sources.mysql.copies import Copies, by_name
+from agent.sources.mysql.cursor import Name
+from agent.sources.mysql.ddl import (
+    CASCADES,
+    Altered,
+    Created,
+    DatabaseDropped,
+    Dropped,
+    Edit,
+    Renamed,
+    Unfollowed,
+    Unparsed,
+)
 from agent.sources.mysql.events import DdlEvent
 from agent.sources.mysql.known import KnownTables
 from agent.sources.mysql.session import SYSTEM, Session
-from agent.sources.mysql.shadows import NOTHING, Shadow
+from agent.sources.mysql.shadows import Shadow
 from agent.sources.mysql.table_ids import table_id
 from reactor.ids import Ts
-from reactor.records import DdlRecord, TableChange, TableRecord
+from reactor.records import DdlRecord, TableRecord
 
 _log = structlog.get_logger()
+
+#: what cures a table that is held: until it can be copied again by itself
+CURE: Final = "leave it out by a filter rule and create a changefeed for it alone, or create the changefeed again"
+_CAME: Final = (
+    "it was renamed into the filter, and its rows are not in the log; rename it back, or leave it out by "
+    'ignore-event = ["rename table"], or create the changefeed again'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +58,8 @@ class Server:
     """``wants``: whether a new table is, by schema and name; ``takes``: whether it can be replicated. ``look``: a
     table's definition as it is now, None when it is gone. ``ignores_rename``: whether a table that gets this name by
     this statement shall be left out. ``time_zone``: its own, empty where it cannot be told.
-    ``folds_names``: tables are in lower case there, however a statement spells them."""
+    ``folds_names``: tables are in lower case there, however a statement spells them. ``logs_cascades``: what foreign
+    keys do to rows is in its log, or nobody minds."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -48,6 +69,7 @@ class Server:
     is_mariadb: bool
     time_zone: str = ""
     folds_names: bool = False
+    logs_cascades: bool = False
 
 
 class Interpreter:
@@ -56,196 +78,261 @@ class Interpreter:
     def __init__(self, known: KnownTables, server: Server) -> None:
         self._known = known
         self._server = server
-        self._shadows: dict[Name, Shadow] = {}
-        #: of the statement at hand: tables as they were before it, and how their columns have moved since
-        self._before: dict[int, KnownTable | None] = {}
-        self._columns: dict[int, Columns] = {}
-        #: tables that a rename has moved out of the way of their copies
-        self._vacated: dict[Name, KnownTable] = {}
+        self._copies = Copies(known)
+        #: of the statement at hand
+        self._changes = Changes(known)
+        #: ids of tables that were held when they went
+        self._burnt: set[int] = set()
 
     def interpret(self, event: DdlEvent) -> DdlRecord | None:
         """What the statement changes of our tables; None when nothing.
 
-        :raises SourceConfigError: a table has come by its name, with rows that are not in the log.
         :raises SourceError: the server cannot be asked.
         """
-        self._before, self._columns, self._vacated = {}, {}, {}
-        session, is_mariadb = self._session(event), self._server.is_mariadb
+        self._changes = Changes(self._known)
         for edit in ddl.parse_ddl(
             event.statement,
             event.database,
             self._schemas(),
-            is_mariadb=is_mariadb,
-            session=session,
+            is_mariadb=self._server.is_mariadb,
+            session=self._session(event),
             folds_names=self._server.folds_names,
+            copies=self._copies.by_name,
         ):
             self._take(edit, event)
-        for table in self._vacated.values():
+        for table in self._copies.end_statement():
             self._known.put(table)  # its copy did not come: it has only got another name
-        changes = tuple(change for number in self._before if (change := self._change(number)) is not None)
-        return DdlRecord(ts=event.ts, changes=changes, statement=event.statement) if changes else None
+        return self._record(event.ts, event.statement)
+
+    def hold(self, names: Iterable[Name], reason: str, ts: Ts) -> DdlRecord | None:
+        """Tables that cannot be followed from ``ts`` on, for what the log says itself."""
+        self._changes = Changes(self._known)
+        for name in names:
+            self._hold(name, reason)
+        return self._record(ts, "")
+
+    def mentioned(self, statement: str, database: str) -> list[Name]:
+        """The tables of ours that a statement names anywhere."""
+        return ddl.mentioned(statement, database, self._known.by_name, folds_names=self._server.folds_names)
+
+    def _record(self, ts: Ts, statement: str) -> DdlRecord | None:
+        changes = self._changes.taken()
+        return DdlRecord(ts=ts, changes=changes, statement=statement) if changes else None
 
     def _session(self, event: DdlEvent) -> Session:
         is_system = event.session.time_zone in ("", SYSTEM)
         return replace(event.session, time_zone=self._server.time_zone) if is_system else event.session
 
     def _schemas(self) -> dict[Name, TableSchema]:
-        known = {name: table.schema for name, table in self._known.by_name.items() if table.schema is not None}
-        return {**{name: shadow.schema for name, shadow in self._shadows.items()}, **known}
+        tables = self._known.by_name.items()
+        known = {name: table.schema for name, table in tables if table.schema is not None and not table.is_held}
+        return {**{name: copy.schema for name, copy in self._copies.by_name.items()}, **known}
 
     def _take(self, edit: Edit, event: DdlEvent) -> None:
         match edit:
             case Created():
-                self._create(edit, event.ts)
+                self._create(edit, event)
             case Dropped(table):
                 self._drop(table)
             case DatabaseDropped(name):
+                self._copies.drop_database(name)
                 for table in [table for table in self._known.by_name if table[0] == name]:
                     self._drop(table)
             case Renamed(table, to):
-                self._rename(table, to, event.statement)
+                self._rename(table, to, event)
             case Altered():
                 self._alter(edit)
-            case RowsMoved(table):
-                self._warn_of_rows(table, event)
+            case Unfollowed():
+                self._unfollow(edit)
             case Unparsed():
                 self._look_again(edit, event)
 
-    def _warn_of_rows(self, name: Name, event: DdlEvent) -> None:
-        if name in self._known.by_name:
-            _log.warning(
-                "rows that come or go with a partition are not in the log: the sink keeps what it has",
-                table=".".join(name),
-                statement=event.statement[:200],
-            )
-
-    def _create(self, edit: Created, ts: Ts) -> None:
+    def _create(self, edit: Created, event: DdlEvent) -> None:
         name = edit.table
         if name in self._known.by_name:
-            return
+            if not self._copies.take_left(name):
+                return
+            self._forget(name)  # it went a while ago
         schema = self._schemas().get(edit.like) if edit.like else edit.schema
-        if any(base in self._known.by_name for base in shadows.bases_of(name)):
-            if schema is not None:
-                self._shadows[name] = Shadow(_named(schema, name))
+        if self._copies.bases_there(name):
+            self._copies.begin(name, schema)
             return
         if not self._server.wants(*name):
+            return
+        if edit.reason and not self._is_harmless(edit.reason):
+            record = self._new_record(name, schema, event.ts)
+            self._changes.begin(KnownTable(record, None, _line(name, edit.reason)))
             return
         schema = self._exact(name, schema)
         if schema is None:
             _log.warning("a new table is gone again and is left out", table=".".join(name))
             return
-        number = self._free_id(name, ts)
-        record = TableRecord(
-            table_id=number,
+        record = self._new_record(name, schema, event.ts)
+        if not self._server.takes(record):
+            _log.warning("a new table has no key and is left out; set force_replicate", table=".".join(name))
+        else:
+            table = KnownTable(record, self._ours(schema, record))
+            self._changes.begin(table)
+            self._known.put_new(table)
+
+    def _new_record(self, name: Name, schema: TableSchema | None, ts: Ts) -> TableRecord:
+        return TableRecord(
+            table_id=self._free_id(name, ts),
             schema_name=name[0],
             name=name[1],
-            key=schema.key,
+            key=schema.key if schema else (),
             start_ts=Ts(ts - 1),
             consistent_ts=Ts(ts - 1),
         )
-        if not self._server.takes(record):
-            _log.warning("a new table has no key and is left out; set force_replicate", table=".".join(name))
-            return
-        self._before.setdefault(number, None)
-        self._known.put(KnownTable(record, self._ours(schema, record)))
 
     def _drop(self, name: Name) -> None:
-        self._shadows.pop(name, None)
+        if self._copies.drop(name):
+            for base in self._copies.take_all_left(name):
+                self._forget(base)
+        elif name in self._known.by_name and not self._copies.leave(name):
+            self._forget(name)
+
+    def _forget(self, name: Name) -> None:
         table = self._known.by_name.get(name)
         if table is not None:
-            self._before.setdefault(table.record.table_id, table)
+            self._changes.touch(table)
             self._known.drop(*name)
+            if table.is_held:
+                self._burnt.add(table.record.table_id)
 
-    def _rename(self, old: Name, new: Name, statement: str) -> None:
+    def _rename(self, old: Name, new: Name, event: DdlEvent) -> None:
         table = self._known.by_name.get(old)
-        if table is not None:
-            self._before.setdefault(table.record.table_id, table)
-            self._known.drop(*old)
-            if old in shadows.bases_of(new):
-                self._vacated[old] = _moved(table, new)
-            else:
-                self._known.put(_moved(table, new))
-        elif new in self._vacated and new in shadows.bases_of(old):
-            self._replace(old, new)
-        else:
-            shadow = self._shadows.pop(old, None)
-            if any(base in self._known.by_name or base in self._vacated for base in shadows.bases_of(new)):
-                if shadow is not None:
-                    self._shadows[new] = shadow
-            elif self._server.wants(*new):
-                self._refuse(new, statement)
+        if table is not None and not self._copies.take_left(old):
+            self._move(table, old, new, event)
+            return
+        base = self._copies.place_for(old, new)
+        if base is not None:
+            self._replace(old, new, base, event.ts)
+        elif self._copies.comes_back(old, new):
+            return
+        elif not self._copies.rename(old, new):
+            self._forget(new)  # it went a while ago
+            if self._server.wants(*new) and not self._copies.bases_there(new):
+                self._meet(new, event)
 
-    def _refuse(self, name: Name, statement: str) -> None:
+    def _move(self, table: KnownTable, old: Name, new: Name, event: DdlEvent) -> None:
+        """One of ours gets another name."""
+        self._changes.touch(table)
+        is_stranger = table.is_held and table.schema is None
+        if is_stranger and not self._server.wants(*new):
+            self._forget(old)
+            return
+        self._known.drop(*old)
+        if old in shadows.bases_of(new):
+            self._copies.vacate(old, moved(table, new))
+        else:
+            self._forget(new)
+            self._known.put(moved(table, new))
+
+    def _meet(self, name: Name, event: DdlEvent) -> None:
         """A table from outside gets a wanted name; without rows or not, nobody can tell here."""
         table, schema = ".".join(name), self._server.look(name)
         if schema is None:
             _log.warning("a table that was renamed is gone again and is left out", table=table)
             return
-        record = TableRecord(table_id=0, schema_name=name[0], name=name[1], key=schema.key)
-        if self._server.ignores_rename(name, statement) or not self._server.takes(record):
+        record = self._new_record(name, schema, event.ts)
+        if self._server.ignores_rename(name, event.statement) or not self._server.takes(record):
             _log.warning("a table that was renamed is left out", table=table)
-            return
-        raise SourceConfigError(
-            f"{table} was renamed into the filter, and its rows are not in the log; rename it back and resume, then "
-            "bring them in by CREATE TABLE and INSERT … SELECT; or leave it out by an event filter with "
-            f'ignore-event = ["rename table"]; or, {NEW_SNAPSHOT}'
-        )
+        else:
+            self._changes.begin(KnownTable(record, None, f"{table}: {_CAME}"))
 
-    def _replace(self, copy: Name, name: Name) -> None:
+    def _replace(self, copy: Name, name: Name, base: KnownTable, ts: Ts) -> None:
         """A copy takes its table's place: one alter of the table."""
-        table = _moved(self._vacated.pop(name), name)
-        shadow = self._shadows.pop(copy, None)
+        self._changes.touch(base)
+        self._known.drop(base.record.schema_name, base.record.name)
+        table = moved(base, name)
+        shadow = self._copies.take(copy)
         schema = self._exact(name, shadow.schema if shadow else None)
-        if schema is None or table.schema is None:
+        if schema is None or table.schema is None or table.is_held:
             self._known.put(table)
             return
-        columns = shadow.columns if shadow else _by_name(table.schema, schema)
+        if shadow is not None and not self._known.had_rows(copy):
+            self._begin_empty(name, schema, ts)
+            return
+        columns = shadow.columns if shadow else by_name(table.schema, schema)
+        untold = shadow.untold if shadow else columns.added
         self._put(table, schema, shadows.limited(columns, schema))
+        if doubt := self._doubt(schema, shadow, untold, table.schema):
+            self._hold(name, doubt)
+
+    def _begin_empty(self, name: Name, schema: TableSchema, ts: Ts) -> None:
+        record = self._new_record(name, schema, ts)
+        table = KnownTable(record, self._ours(schema, record))
+        self._changes.begin(table)
+        self._known.put_new(table)
+
+    def _doubt(self, schema: TableSchema, shadow: Shadow | None, untold: Iterable[str], before: TableSchema) -> str:
+        """Why rows of a copy may be others than those of its table."""
+        if shadow is not None and shadow.doubt:
+            return shadow.doubt
+        names = {column.name for column in schema.columns}
+        origins = {column.name for column in before.columns}
+        columns = shadow.columns if shadow else Columns()
+        told = {*columns.added, *columns.renames, *origins}
+        unknown = sorted((names - told) | ({*untold} & names))
+        return _untold(unknown) if unknown else ""
 
     def _alter(self, edit: Altered) -> None:
         columns = Columns(edit.renames, edit.added, edit.fills)
-        if edit.table in self._shadows:
-            shadow = self._shadows[edit.table]
-            self._shadows[edit.table] = Shadow(edit.schema, shadows.composed(shadow.columns, columns))
+        if self._copies.alter(edit.table, edit.schema, columns, edit.untold):
             return
         table = self._known.by_name[edit.table]
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has one"
-        if edit.untold:
-            _warn_untold(schema, edit.untold)
         self._put(table, schema, columns)
+        if edit.untold and not self._known.is_empty(table.record.table_id):
+            self._hold(edit.table, _untold(edit.untold))
+
+    def _unfollow(self, edit: Unfollowed) -> None:
+        if self._is_harmless(edit.reason):
+            return
+        table = self._known.by_name.get(edit.table)
+        if table is None:
+            self._copies.doubt(edit.table, edit.reason)
+        elif not (edit.needs_rows and self._known.is_empty(table.record.table_id)):
+            self._hold(edit.table, edit.reason)
+
+    def _is_harmless(self, reason: str) -> bool:
+        return reason == CASCADES and self._server.logs_cascades
+
+    def _hold(self, name: Name, reason: str) -> None:
+        table = self._known.by_name.get(name)
+        if table is not None and not table.is_held:
+            self._changes.touch(table)
+            self._known.put(replace(table, held=_line(name, reason)))
+            _log.warning("a table cannot be followed any more and is held", table=".".join(name), reason=reason)
 
     def _look_again(self, edit: Unparsed, event: DdlEvent) -> None:
+        """A statement that cannot be read: the server tells what it left, where that leaves nothing open."""
         _log.info("a statement that cannot be read: the table is looked at", statement=event.statement[:200])
         name = edit.table
-        known, shadow = self._known.by_name.get(name), self._shadows.pop(name, None)
-        before = shadow.schema if shadow else known.schema if known else None
+        known, copy = self._known.by_name.get(name), self._copies.by_name.get(name)
+        before = copy.schema if copy else known.schema if known and not known.is_held else None
         schema = self._server.look(name) if before is not None else None
         if before is None or schema is None:
+            if before is not None:
+                self._unfollow(Unfollowed(name, _unreadable(event)))
             return
-        columns = _by_name(before, schema, edit.columns)
-        if shadow is not None:
-            self._shadows[name] = Shadow(schema, shadows.composed(shadow.columns, columns))
+        columns = by_name(before, schema, edit.columns)
+        is_open = _is_open(before, schema, columns, edit.columns.added)
+        if copy is not None:
+            self._copies.alter(name, schema, columns, ())
+            if is_open:
+                self._copies.doubt(name, _unreadable(event))
         elif known is not None:
-            if untold := [column for column in columns.added if column not in edit.columns.added]:
-                _warn_untold(schema, untold)
             self._put(known, schema, columns)
+            if is_open:
+                self._hold(name, _unreadable(event))
 
     def _put(self, table: KnownTable, schema: TableSchema, columns: Columns) -> None:
-        number = table.record.table_id
-        self._before.setdefault(number, table)
-        self._columns[number] = shadows.composed(self._columns.get(number, NOTHING), columns)
+        self._changes.touch(table)
         record = table.record.with_(key=_key(table.record.key, schema.key))
-        self._known.put(KnownTable(record, self._ours(schema, record)))
-
-    def _change(self, number: int) -> TableChange | None:
-        before = self._before[number]
-        after = next((table for table in self._known.by_name.values() if table.record.table_id == number), None)
-        if before is None or before.schema is None:
-            return comparing.created(after) if after is not None and before is None else None
-        if after is None or after.schema is None:
-            return comparing.dropped(before)
-        return comparing.compare(before, after, self._columns.get(number, NOTHING))
+        self._changes.put(KnownTable(record, self._ours(schema, record)), columns)
 
     def _exact(self, name: Name, told: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:
         """The server's definition, if it is what the statement leaves; or the statement's."""
@@ -255,38 +342,43 @@ class Interpreter:
         return found if found is not None and _is_like(found, told, asks_key=asks_key) else told
 
     def _ours(self, schema: TableSchema, record: TableRecord) -> TableSchema:
-        named = _named(schema, (record.schema_name, record.name))
+        named = replace(schema, schema_name=record.schema_name, name=record.name)
         return replace(named, table_id=record.table_id, dialect=Dialect.MYSQL, zero_dates=self._server.zero_dates)
 
     def _free_id(self, name: Name, ts: Ts) -> int:
-        used = {table.record.table_id for table in self._known.by_name.values()}
+        used = {table.record.table_id for table in self._known.by_name.values()} | self._burnt | {*self._changes.before}
         number = table_id(*name)
         return table_id(name[0], f"{name[1]}\0{ts}") if number in used else number
 
 
-def _named(schema: TableSchema, name: Name) -> TableSchema:
-    return replace(schema, schema_name=name[0], name=name[1])
+def moved(table: KnownTable, name: Name) -> KnownTable:
+    schema = None if table.schema is None else replace(table.schema, schema_name=name[0], name=name[1])
+    return replace(table, record=table.record.with_(schema_name=name[0], name=name[1]), schema=schema)
 
 
-def _moved(table: KnownTable, name: Name) -> KnownTable:
-    schema = None if table.schema is None else _named(table.schema, name)
-    return KnownTable(table.record.with_(schema_name=name[0], name=name[1]), schema)
+def _line(name: Name, reason: str) -> str:
+    return f"{'.'.join(name)}: {reason}; {CURE}"
 
 
-def _warn_untold(schema: TableSchema, columns: Sequence[str]) -> None:
-    _log.warning(
-        "what older rows hold in a new column is not in the log; if there are any, load the table anew",
-        table=schema.qualified_name,
-        column=columns[0],
-    )
+def _untold(columns: Iterable[str]) -> str:
+    return f"what older rows hold in the new column {', '.join(columns)} is in no statement"
 
 
-def _by_name(before: TableSchema, after: TableSchema, told: Columns = NOTHING) -> Columns:
-    """Columns of one name are the same, unless told otherwise."""
-    columns, names = shadows.limited(told, after), {column.name for column in before.columns}
-    known = names - set(columns.renames.values()) | set(columns.renames)
-    added = [column.name for column in after.columns if column.name not in known or column.name in columns.added]
-    return replace(columns, added=tuple(added))
+def _unreadable(event: DdlEvent) -> str:
+    return f"a statement cannot be read that may change it: {' '.join(event.statement[:120].split())}"
+
+
+def _is_open(before: TableSchema, after: TableSchema, columns: Columns, told: Iterable[str]) -> bool:
+    """Whether what became of the values is not plain to see: a column is new, or of another definition."""
+    old = {column.name: column for column in before.columns}
+    for column in after.columns:
+        origin = old.get(columns.renames.get(column.name, column.name))
+        if column.name in columns.added:
+            if column.name not in told:
+                return True
+        elif origin is None or replace(origin, name=column.name, is_key=column.is_key) != column:
+            return True
+    return False
 
 
 def _key(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,9 +9,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from agent.ddl import KnownTable
-from agent.errors import SourceConfigError
+from agent.errors import DecodeError
 from agent.schema import Column, TableSchema, ZeroDates
+from agent.sources.mysql.events import parse_table_name
 from agent.sources.mysql.table_map import TableMap, parse_table_map
+
+
+class TableUnknownError(Exception):
+    """What columns a table has at this place nobody can tell."""
+
+    def __init__(self, table: tuple[str, str], reason: str) -> None:
+        super().__init__(f"{'.'.join(table)}: {reason}")
+        self.table = table
+        self.reason = reason
 
 
 class KnownTables:
@@ -21,6 +31,10 @@ class KnownTables:
         self._zero_dates = zero_dates
         self._is_mariadb = is_mariadb
         self._tables = {_name(table): table for table in tables}
+        #: tables by id that are sure to have no rows
+        self._empty: set[int] = set()
+        #: tables that are none of ours, and had rows in the log
+        self._strangers: set[tuple[str, str]] = set()
 
     @property
     def by_name(self) -> Mapping[tuple[str, str], KnownTable]:
@@ -34,21 +48,44 @@ class KnownTables:
     def drop(self, schema_name: str, name: str) -> None:
         self._tables.pop((schema_name, name), None)
 
+    def put_new(self, table: KnownTable) -> None:
+        """It begins without rows."""
+        self.put(table)
+        self._empty.add(table.record.table_id)
+
+    def is_empty(self, table_id: int) -> bool:
+        """It was made a while ago, and no event of its rows has come yet."""
+        return table_id in self._empty
+
+    def begin_stranger(self, name: tuple[str, str]) -> None:
+        """A table that is none of ours is new."""
+        self._strangers.discard(name)
+
+    def had_rows(self, name: tuple[str, str]) -> bool:
+        """Whether the log has had rows of this table, which is none of ours."""
+        return name in self._strangers
+
     def is_wanted(self, schema_name: str, name: str) -> bool:
-        return (schema_name, name) in self._tables
+        table = self._tables.get((schema_name, name))
+        if table is None:
+            self._strangers.add((schema_name, name))
+        return table is not None and not table.is_held
 
     def schema_of(self, schema_name: str, name: str) -> TableSchema | None:
         table = self._tables.get((schema_name, name))
-        return table.schema if table else None
+        return table.schema if table and not table.is_held else None
 
     def describe(self, body: bytes) -> TableSchema:
         """The schema that a table map of one of our tables declares.
 
-        :raises SourceConfigError: it leaves out what nobody else knows for sure.
-        :raises DecodeError: it is none.
+        :raises TableUnknownError: it leaves out what nobody else knows for sure, or cannot be read.
         """
-        declared = parse_table_map(body, is_mariadb=self._is_mariadb)
+        try:
+            declared = parse_table_map(body, is_mariadb=self._is_mariadb)
+        except DecodeError as error:
+            raise TableUnknownError(parse_table_name(body), str(error)) from error
         table = self._tables[declared.schema.schema_name, declared.schema.name]
+        self._empty.discard(table.record.table_id)
         schema = _completed(declared, table.schema)
         return replace(schema, table_id=table.record.table_id, zero_dates=self._zero_dates)
 
@@ -67,9 +104,10 @@ def _completed(declared: TableMap, known: TableSchema | None) -> TableSchema:
         names = {column.name: column for column in known.columns} if known else {}
         return replace(schema, columns=tuple(_named(column, names.get(column.name)) for column in schema.columns))
     if known is None or not _fits(schema.columns, known.columns):
-        raise SourceConfigError(
-            f"the binlog does not name the columns of {schema.qualified_name}, and they are not those that Weir knows; "
-            "run: SET GLOBAL binlog_row_metadata = 'FULL', and create the changefeed again"
+        raise TableUnknownError(
+            (schema.schema_name, schema.name),
+            "the binlog does not name its columns, and they are not those that Weir knows; run: SET GLOBAL "
+            "binlog_row_metadata = 'FULL'",
         )
     return known
 

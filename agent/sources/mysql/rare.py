@@ -9,7 +9,7 @@ that transaction again (``reread``) inside of the one that commits it, where its
 one that filled an arena nothing was kept, and MySQL says at its end only that it commits at once (ONE PHASE).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
@@ -20,6 +20,7 @@ from agent.sources.mysql import events, prepared, split, sql_text, statements, t
 from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.dropping import Dropping
 from agent.sources.mysql.events import DdlEvent, Query
+from agent.sources.mysql.known import TableUnknownError
 from agent.sources.mysql.payload import Payload
 from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition, unpack
 from agent.sources.mysql.progress import Progress
@@ -39,17 +40,21 @@ _PARTS = frozenset(
     {wire.CREATE_FILE, wire.APPEND_BLOCK, wire.EXEC_LOAD, wire.DELETE_FILE, wire.NEW_LOAD, wire.BEGIN_LOAD}
 )
 _ROWS_V0 = frozenset({wire.WRITE_V0, wire.UPDATE_V0, wire.DELETE_V0})
-_SYSTEM = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
 
 
 #: see ``agent.sources.mysql.reread.Reread.rows_of``
 Reread = Callable[[str, BinlogPosition | None, BinlogPosition], Reader]
+#: tables that cannot be followed from a Ts on, and why
+Hold = Callable[[Sequence[tuple[str, str]], str, Ts], DdlRecord | None]
+#: the tables of ours that a statement names, by its default database
+Mentioned = Callable[[str, str], Sequence[tuple[str, str]]]
 
 
 class RareEvents:
     """``known`` gives the schema of a table that the binlog has not declared yet, if anybody knows it. ``interpret``
     tells what a definition does to the tables, or None where it does nothing to ours. ``reread`` brings the rows of a
-    prepared transaction, by its name, its place if that is known, and the place where it is committed."""
+    prepared transaction, by its name, its place if that is known, and the place where it is committed. ``hold`` makes a
+    record of tables that cannot be followed; ``mentioned``: tables of ours that a statement names."""
 
     def __init__(
         self,
@@ -62,6 +67,8 @@ class RareEvents:
         known: Callable[[str, str], TableSchema | None],
         interpret: Callable[[DdlEvent], DdlRecord | None],
         reread: Reread,
+        hold: Hold,
+        mentioned: Mentioned,
         folds_names: bool = False,
     ) -> None:
         self._target = target
@@ -72,6 +79,8 @@ class RareEvents:
         self._interpret = interpret
         self._folds_names = folds_names
         self._reread = reread
+        self._hold = hold
+        self._mentioned = mentioned
         self.dropping = Dropping(state, rolled_back, lambda: f"{target} ({self._place()})")
         #: the name of what is read again, to be committed
         self._committing = ""
@@ -92,12 +101,12 @@ class RareEvents:
             case wire.TRANSACTION_PAYLOAD:
                 return Payload(body)
             case wire.TABLE_MAP:
-                self._declarations.declare(body, txn=int(state[txn.TXNS]))
+                self._declare(body)
             case wire.QUERY | wire.QUERY_COMPRESSED:
                 query = events.parse_query(body, is_compressed=kind == wire.QUERY_COMPRESSED)
                 return self._handle_query(query, arena, at)
             case wire.EXECUTE_LOAD:
-                self._refuse_write(events.parse_load(body))
+                self._hold_written(events.parse_load(body))
             case wire.XA_PREPARE:
                 return self._handle_prepare(*events.parse_xa_prepare(body), arena)
             case wire.ROTATE:
@@ -160,7 +169,7 @@ class RareEvents:
             case Kind.XA_ROLLBACK:
                 self._finish_prepared(statements.xa_name(statement))
             case Kind.WRITE:
-                self._refuse_write(query)
+                self._hold_written(query)
             case Kind.TRUNCATE | Kind.DDL as kind if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
                 if kind is Kind.DDL or not self._record_truncate(statement, query.database, arena, at):
                     self._record_ddl(query, second=wire.read_u32(arena.data, at))
@@ -175,6 +184,19 @@ class RareEvents:
     def _handle_tagged_gtid(self, gtid: events.TaggedGtid, arena: Arena, at: int) -> None:
         self._begin(arena, at, gtid.time_us or wire.read_u32(arena.data, at) * 1_000_000)
         self._progress.open_tagged(gtid)
+
+    def _declare(self, body: bytes) -> None:
+        """A table whose columns nobody can tell any more is held, and its rows are left out."""
+        opened = int(self._state[txn.TXNS])
+        try:
+            self._declarations.declare(body, txn=opened)
+        except TableUnknownError as error:
+            self._hold_tables([error.table], error.reason)
+            self._declarations.declare(body, txn=opened)
+
+    def _hold_tables(self, names: Sequence[tuple[str, str]], reason: str) -> None:
+        if record := self._hold(names, reason, Ts(int(self._state[txn.COMMIT_TS]))):
+            self.ddl.append(record)
 
     def _record_ddl(self, query: Query, *, second: int) -> None:
         ts, time_us = self._state[txn.COMMIT_TS], self._state[txn.COMMIT_TIME]
@@ -216,16 +238,11 @@ class RareEvents:
     def _folded(self, name: tuple[str, str] | None) -> tuple[str, str] | None:
         return (name[0].lower(), name[1].lower()) if name and self._folds_names else name
 
-    def _refuse_write(self, query: Query) -> None:
-        """A change of rows as a statement: nothing to us where it is plain that no wanted table changes."""
-        table = self._folded(statements.written_table(sql_text.plain(query.statement), query.database))
-        is_ours = query.database not in _SYSTEM if table is None else self._declarations.is_wanted(*table)
-        if is_ours and not self._state[txn.SKIPPING]:
-            name = ".".join(table) if table else f"a table of {query.database}"
-            raise SourceConfigError(
-                f"{self._target} logged a change of {name} as a statement ({self._place()}), which tells no rows; "
-                f"set binlog_format=ROW for all sessions; {NEW_SNAPSHOT}"
-            )
+    def _hold_written(self, query: Query) -> None:
+        """A change of rows as a statement: nobody can tell what became of the tables that it names."""
+        if not self._state[txn.SKIPPING] and (names := self._mentioned(query.statement, query.database)):
+            reason = f"a change of it was logged as a statement ({self._place()}), which tells no rows"
+            self._hold_tables(names, f"{reason}; set binlog_format=ROW for all sessions")
 
     def _handle_prepare(self, commits: bool, name: str, arena: Arena) -> Reader | None:
         state, ts = self._state, Ts(int(self._state[txn.COMMIT_TS]))

@@ -16,6 +16,7 @@ from agent.sources.comparing import Columns
 Name = tuple[str, str]
 
 _SHADOW: Final = re.compile(r"^_(.+)_(?:gho|ghc|del|new|old)$")
+_COPY: Final = re.compile(r"_(?:gho|new)$")
 #: when gh-ost put the table away, if it is told to say so
 _MOMENT: Final = re.compile(r"_\d{14}$")
 
@@ -31,16 +32,24 @@ def bases_of(table: Name) -> tuple[Name, ...]:
     return tuple((table[0], name) for one in names for name in dict.fromkeys([one, _MOMENT.sub("", one)]) if name)
 
 
+def is_copy(table: Name) -> bool:
+    """By its name it is to take its table's place, and is no log or remnant."""
+    return bool(_COPY.search(table[1])) and bool(bases_of(table))
+
+
 #: the columns are what they were
 NOTHING: Final = Columns()
 
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A copy as it has become. ``columns``: how they belong to those of the table that it was made like."""
+    """A copy as it has become. ``columns``: how they belong to those of the table that it was made like. ``untold``:
+    new columns of which nobody can tell what rows hold. ``doubt``: why its rows may be others than the table's."""
 
     schema: TableSchema
     columns: Columns = NOTHING
+    untold: tuple[str, ...] = ()
+    doubt: str = ""
 
 
 def composed(first: Columns, second: Columns) -> Columns:

@@ -5,31 +5,20 @@ is a change that nobody can read: it is told apart here and refused by the strea
 ``agent.sources.mysql.ddl``'s business.
 """
 
-import re
 from enum import Enum, auto
+from itertools import islice
 from typing import Final
 
-#: texts, names and comments, and names as ANSI_QUOTES has them
-_QUOTED: Final = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|/\*(?!!|M!).*?\*/|(?:--\s|\#)[^\n]*|"((?:[^"]|"")*)\"""", re.DOTALL
-)
-_WORD: Final = re.compile(r"[A-Za-z_]+")
-_NAME: Final = r"(?:`((?:[^`]|``)+)`|([\w$\u0080-\uffff]+))"
-_QUALIFIED: Final = rf"{_NAME}\s*(?:\.\s*{_NAME})?"
-_TRUNCATE: Final = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?{_QUALIFIED}", re.IGNORECASE)
-_WRITTEN: Final = re.compile(
-    r"(?:(?:INSERT|REPLACE)\b(?:\s+(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE))*(?:\s+INTO)?"
-    r"|UPDATE\b(?:\s+(?:LOW_PRIORITY|IGNORE))*"
-    r"|DELETE\b(?:\s+(?:LOW_PRIORITY|QUICK|IGNORE))*\s+FROM"
-    r"|LOAD\b.*?\bINTO\s+TABLE)\s+" + _QUALIFIED,
-    re.IGNORECASE | re.DOTALL,
-)
-_SAVEPOINT: Final = re.compile(r"(?:SAVEPOINT|ROLLBACK\s+TO(?:\s+SAVEPOINT)?)\s+" + _NAME, re.IGNORECASE)
+from agent.sources.mysql.cursor import Cursor, Name, UnreadableError
+from agent.sources.mysql.tokens import tokens
+
+#: as many tell what a statement is
+_WORDS_MAX: Final = 6
 
 _DEFINING: Final = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"})
 _WRITING: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
 #: words that may stand between CREATE and what is created
-_FILLING: Final = frozenset({"OR", "REPLACE", "UNIQUE", "FULLTEXT", "SPATIAL", "ONLINE", "OFFLINE", "IGNORE"})
+_FILLING: Final = frozenset({"OR", "REPLACE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE", "IGNORE"})
 #: only these have to do with rows; views, routines, users and the like do not
 _CONCERNED: Final = frozenset({"TABLE", "TABLES", "INDEX", "DATABASE", "SCHEMA"})
 
@@ -51,18 +40,9 @@ class Kind(Enum):
     XA_ROLLBACK = auto()
 
 
-def backquoted(statement: str) -> str:
-    """With the names that a session with ANSI_QUOTES puts in double quotes spelt as everybody else's."""
-    return _QUOTED.sub(lambda found: found[0] if found[1] is None else _backquoted_name(found[1]), statement)
-
-
-def _backquoted_name(text: str) -> str:
-    return "`" + text.replace('""', '"').replace("`", "``") + "`"
-
-
 def kind(statement: str) -> Kind:
     """``statement`` without comments: see ``sql_text.plain``."""
-    words = [found[0].upper() for found in _WORD.finditer(statement, 0, 120)][:6]
+    words = [token.word for token in islice(tokens(statement), _WORDS_MAX)]
     match words:
         case ["SAVEPOINT", *_]:
             return Kind.SAVEPOINT
@@ -83,20 +63,35 @@ def kind(statement: str) -> Kind:
     return Kind.OTHER
 
 
-def truncated_table(statement: str, database: str) -> tuple[str, str] | None:
+def truncated_table(statement: str, database: str) -> Name | None:
     """Schema and name of the table that a TRUNCATE empties."""
-    return _table(_TRUNCATE.match(statement), database)
+    cursor = Cursor(list(tokens(statement)))
+    if not cursor.take("TRUNCATE"):
+        return None
+    cursor.take("TABLE")
+    return _table(cursor, database)
 
 
-def written_table(statement: str, database: str) -> tuple[str, str] | None:
+def written_table(statement: str, database: str) -> Name | None:
     """Schema and name of the first table that a statement writes to; None where that is not plain to see."""
-    return _table(_WRITTEN.match(statement), database)
+    cursor = Cursor(list(tokens(statement)))
+    verb = cursor.take_one("INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD")
+    while verb == "LOAD" and cursor and not cursor.take("INTO", "TABLE"):
+        cursor.next()
+    while cursor.take_one("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE"):
+        pass
+    if not verb or (verb == "DELETE" and not cursor.take("FROM")):
+        return None
+    cursor.take("INTO")
+    return _table(cursor, database)
 
 
 def savepoint(statement: str) -> str:
     """The name of the savepoint that is set or gone back to; names differ in more than case."""
-    found = _SAVEPOINT.match(statement)
-    return _unquoted(found[1], found[2]).lower() if found else ""
+    cursor = Cursor(list(tokens(statement)))
+    cursor.take("ROLLBACK", "TO")
+    cursor.take("SAVEPOINT")
+    return cursor.peek().name.lower()
 
 
 def xa_name(statement: str) -> str:
@@ -111,15 +106,11 @@ def _is_concerned(words: list[str]) -> bool:
     return False
 
 
-def _table(found: re.Match[str] | None, database: str) -> tuple[str, str] | None:
-    if found is None:
+def _table(cursor: Cursor, database: str) -> Name | None:
+    try:
+        return cursor.table(database)
+    except UnreadableError:
         return None
-    first, second = _unquoted(found[1], found[2]), _unquoted(found[3], found[4])
-    return (first, second) if second else (database, first)
-
-
-def _unquoted(quoted: str | None, bare: str | None) -> str:
-    return quoted.replace("``", "`") if quoted else (bare or "")
 
 
 _XA: Final = {

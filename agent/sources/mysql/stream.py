@@ -14,7 +14,7 @@ Three layers: this one moves bytes (off the socket, out of a compressed transact
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from agent.errors import SourceUnreachableError
 from agent.kernel import Ints
@@ -27,7 +27,7 @@ from agent.sources.mysql.declarations import Declarations
 from agent.sources.mysql.events import DdlEvent
 from agent.sources.mysql.positions import BinlogPosition, SourcePosition
 from agent.sources.mysql.progress import Progress
-from agent.sources.mysql.rare import RareEvents, Reread
+from agent.sources.mysql.rare import Hold, Mentioned, RareEvents, Reread
 from agent.sources.mysql.request import request_binlog
 from agent.sources.mysql.reread import Reader
 from agent.sources.mysql.rolled_back import RolledBack
@@ -50,6 +50,14 @@ def _nothing_changes(event: DdlEvent) -> None:
     return None
 
 
+def _nobody_is_held(names: Sequence[tuple[str, str]], reason: str, ts: Ts) -> None:
+    return None
+
+
+def _nobody_is_mentioned(statement: str, database: str) -> Sequence[tuple[str, str]]:
+    return ()
+
+
 def _nothing_is_prepared(name: str, at: BinlogPosition | None, before: BinlogPosition) -> Reader:
     raise AssertionError("it would be read over another connection")
 
@@ -60,6 +68,7 @@ class BinlogStream:
     ``is_wanted`` says by schema and name which tables are replicated; ``describe`` makes a schema of a table map's
     body (and may raise, to end this run); ``known`` gives the schema of a table that the binlog has not declared yet;
     ``interpret`` tells what a definition (CREATE, ALTER, …) does to the tables, None where it does nothing to ours.
+    ``hold`` and ``mentioned``: see ``rare``.
     ``rolled_back`` goes from one run to the next. ``reread`` brings what was prepared a while ago: see ``rare``.
     ``folds_names``: tables are in lower case at the server.
     """
@@ -74,6 +83,8 @@ class BinlogStream:
         describe: Callable[[bytes], TableSchema],
         known: Callable[[str, str], TableSchema | None] = _nobody_knows,
         interpret: Callable[[DdlEvent], DdlRecord | None] = _nothing_changes,
+        hold: Hold = _nobody_is_held,
+        mentioned: Mentioned = _nobody_is_mentioned,
         rolled_back: RolledBack | None = None,
         reread: Reread = _nothing_is_prepared,
         folds_names: bool = False,
@@ -96,6 +107,8 @@ class BinlogStream:
             known=known,
             interpret=interpret,
             reread=reread,
+            hold=hold,
+            mentioned=mentioned,
             folds_names=folds_names,
         )
         #: what is read before the rest of what the server has sent

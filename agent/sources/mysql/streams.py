@@ -66,6 +66,7 @@ class MysqlStreams:
         resumption = resume(connection, position)
         self._rolled_back.forget(at.ts)
         server = self._server(connection)
+        interpreter = Interpreter(known, server)
         stream = BinlogStream(
             connection,
             arena,
@@ -73,7 +74,9 @@ class MysqlStreams:
             is_wanted=known.is_wanted,
             describe=known.describe,
             known=known.schema_of,
-            interpret=Interpreter(known, server).interpret,
+            interpret=interpreter.interpret,
+            hold=interpreter.hold,
+            mentioned=interpreter.mentioned,
             folds_names=server.folds_names,
             rolled_back=self._rolled_back,
             reread=reread.rows_of,

@@ -4,6 +4,7 @@ What rows that were there hold in a new column is its constant default, the impl
 a default that is not one value for all rows is *untold*.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,8 +12,23 @@ from sqlglot import exp
 
 from agent.schema import Column, TableSchema
 from agent.sources.comparing import Columns
-from agent.sources.mysql import charsets, defaults
+from agent.sources.mysql import charsets, defaults, type_names
+from agent.sources.mysql.alterations import (
+    PRIMARY,
+    AddColumn,
+    AddKey,
+    ChangeColumn,
+    Convert,
+    DropColumn,
+    DropKey,
+    Part,
+    RenameColumn,
+    Unread,
+)
 from agent.sources.mysql.column_types import Surroundings, column_of
+from agent.sources.mysql.cursor import UnreadableError
+from agent.sources.mysql.definitions import FIRST, Definition
+from agent.sources.mysql.type_words import TypeWords
 from agent.sources.mysql.types import CHARACTER_TYPES, FieldType, is_binary
 
 _SHORT_TEXTS: Final = frozenset({FieldType.STRING, FieldType.VARCHAR})
@@ -52,6 +68,11 @@ class TableEditor:
             columns = [replace(column, is_key=column.name.lower() in wanted) for column in columns]
         return replace(self._before, columns=tuple(columns))
 
+    def keyed(self, key: tuple[str, ...]) -> TableSchema:
+        """The table as it is, by this key."""
+        self._key = key
+        return self.schema
+
     @property
     def is_changed(self) -> bool:
         is_same = self.schema == self._before and all(item.column.name == item.origin for item in self._items)
@@ -67,40 +88,52 @@ class TableEditor:
         }
         return Columns(renames, added, {name: text for name, text in self._fills.items() if name in added})
 
-    def take(self, action: exp.Expr) -> bool:
-        """Whether it is understood."""
-        match action:
-            case exp.ColumnDef():
-                return self._add(action)
-            case exp.Schema():
-                return all(self.take(item) for item in action.expressions)
-            case exp.ModifyColumn():
-                return self._modify(action)
-            case exp.RenameColumn():
-                return self.rename(action.this.name, action.args["to"].name) or bool(action.args.get("exists"))
-            case exp.Drop():
-                return self._drop(action)
-            case exp.DropPrimaryKey():
-                self._key = self._key or ()
-                return True
-            case exp.AddConstraint():
-                return all(self.take(item) for item in action.expressions)
-            case exp.PrimaryKey():
-                self._key = tuple(item.name for item in action.expressions)
-                return True
-            case exp.AlterColumn() | exp.IndexColumnConstraint() | exp.UniqueColumnConstraint() | exp.Constraint():
-                return True
-            case exp.ForeignKey() | exp.CheckColumnConstraint():
-                return True
-        return False
+    def alter(self, parts: Sequence[Part]) -> bool:
+        """Whether all parts are understood. Columns go and change their names first, as at the server, then they come
+        to their places, one after the other."""
+        steps = [*((self._leave, part) for part in parts), *((self._come, part) for part in parts)]
+        done = [_is_done(step, part) for step, part in steps]
+        return all(done)
 
-    def rename(self, old: str, new: str) -> bool:
+    def _leave(self, part: Part) -> bool:
+        """The columns that go, or are another then, at the places where they are."""
+        match part:
+            case DropColumn():
+                return self._drop(part)
+            case RenameColumn():
+                return self._rename(part.old, part.new) or part.if_exists
+            case ChangeColumn():
+                return self._change(part)
+        return True
+
+    def _come(self, part: Part) -> bool:
+        match part:
+            case AddColumn():
+                return self._add(part)
+            case ChangeColumn():
+                return self._move(part)
+            case AddKey() | DropKey():
+                self._set_key(part)
+                return True
+            case Convert(charset, is_default):
+                return is_default or self.convert(charset)
+        return not isinstance(part, Unread)
+
+    def _rename(self, old: str, new: str) -> bool:
         """Whether there is such a column."""
         at = self._original(old)
         if at is None:
             return False
         self._items[at] = replace(self._items[at], column=replace(self._items[at].column, name=new))
         return True
+
+    def _set_key(self, part: AddKey | DropKey) -> None:
+        if isinstance(part, AddKey) and part.is_primary:
+            self._key = part.columns
+        elif isinstance(part, DropKey) and part.name.upper() == PRIMARY:
+            self._key = self._key or ()
+        elif isinstance(part, DropKey) or not self.schema.key:
+            self.asks_key = True
 
     def convert(self, charset: str) -> bool:
         """All texts to another character set. Whether that is known, and of which size they are then."""
@@ -116,14 +149,17 @@ class TableEditor:
         self._is_defined_anew = True
         return True
 
-    def _add(self, definition: exp.ColumnDef) -> bool:
-        if definition.args.get("exists") and self._at(definition.name) is not None:
+    def _add(self, part: AddColumn) -> bool:
+        definition = part.definition
+        if part.if_absent and self._is_there(definition.name):
             return True
-        column = self._column(definition, definition.name)
-        if column is None:
-            return False
-        self._fill(definition, column)
-        return self._place(_Item(column), definition.args.get("position"))
+        column, node = self._column(definition), definition.node()
+        self._fill(node, column)
+        return self._place(_Item(column), definition.place)
+
+    def _is_there(self, name: str) -> bool:
+        """By its name before the statement, or as one that came with it."""
+        return self._at(name) is not None
 
     def _fill(self, definition: exp.ColumnDef, column: Column) -> None:
         text = defaults.of_new_column(definition, column, self._around.session)
@@ -134,46 +170,56 @@ class TableEditor:
         else:
             self._fills[column.name] = str(text)
 
-    def _modify(self, action: exp.ModifyColumn) -> bool:
-        definition = action.this
-        old = action.args["rename_from"].name if action.args.get("rename_from") else definition.name
-        at, column = self._original(old), self._column(definition, definition.name)
+    def _change(self, part: ChangeColumn) -> bool:
+        definition = part.definition
+        at = self._original(part.old)
         if at is None:
-            return bool(action.args.get("exists"))
-        if column is None:
-            return False
+            return part.if_exists
         self._is_defined_anew = True  # its character set, maybe, which only the server's definition shows
-        item = self._items.pop(at)
+        item = self._items[at]
+        self._rename(part.old, definition.name)  # to whatever type
+        column = self._column(definition)
         if item.column.is_key:
-            column, self.asks_key = replace(column, is_key=True), self.asks_key or not defaults.is_required(definition)
-        return self._place(_Item(column, item.origin), definition.args.get("position"), at=at)
-
-    def _drop(self, action: exp.Drop) -> bool:
-        if action.args.get("kind") != "COLUMN":
-            return False
-        for dropped in action.args.get("tables") or ([action.this] if action.this else []):
-            at = self._original(dropped.name)
-            if at is None:
-                return bool(action.args.get("exists"))
-            if self._items.pop(at).column.is_key:
-                self.asks_key = True
+            column, self.asks_key = replace(column, is_key=True), self.asks_key or not definition.is_required
+        self._items[at] = _Item(column, item.origin)
         return True
 
-    def _column(self, definition: exp.ColumnDef, name: str) -> Column | None:
-        kind = definition.args.get("kind")
-        around = _with_charset(self._around, definition)
-        column = column_of(name, kind, around) if around and isinstance(kind, exp.DataType) else None
-        if any(isinstance(item.kind, exp.PrimaryKeyColumnConstraint) for item in definition.constraints):
-            self._key = (name,)
-        return column
+    def _move(self, part: ChangeColumn) -> bool:
+        at = self._original(part.old)
+        if at is None or part.definition.place is None:
+            return True
+        return self._place(self._items.pop(at), part.definition.place, at=at)
 
-    def _place(self, item: _Item, position: exp.Expr | None, *, at: int | None = None) -> bool:
-        """Whether it stands where it should: what it comes after may be named by a later part only."""
+    def _drop(self, part: DropColumn) -> bool:
+        at = self._original(part.name)
+        if at is None:
+            return part.if_exists
+        if self._items.pop(at).column.is_key:
+            self.asks_key = True
+        return True
+
+    def _column(self, definition: Definition) -> Column:
+        """:raises UnreadableError: nobody knows its type or its character set."""
+        around = self._around
+        if definition.charset and definition.charset.lower() != "binary":
+            collation = charsets.collation_of(definition.charset)
+            if not collation:
+                raise UnreadableError(f"{definition.charset} is no known character set")
+            around = replace(around, collation=collation)
+        kind = definition.node().args["kind"]
+        assert isinstance(kind, exp.DataType)
+        column = column_of(definition.name, kind, around)
+        if column is None or definition.is_compressed:
+            raise UnreadableError(f"{kind.sql('mysql')} is no known type")
+        return sized(column, definition.type)
+
+    def _place(self, item: _Item, place: str | None, *, at: int | None = None) -> bool:
+        """Whether it stands where it should."""
         is_placed = True
-        if position is not None and position.args.get("position") == "FIRST":
+        if place == FIRST:
             at = 0
-        elif position is not None:
-            before = self._at(position.this.name)
+        elif place is not None:
+            before = self._at(place)
             is_placed = before is not None
             at = at if before is None else before + 1
         self._items.insert(len(self._items) if at is None else at, item)
@@ -188,16 +234,21 @@ class TableEditor:
         return _index(name, [item.origin or "" for item in self._items])
 
 
-def _with_charset(around: Surroundings, definition: exp.ColumnDef) -> Surroundings | None:
-    """As the column itself says; None where nobody knows that character set."""
-    kinds = (exp.CharacterSetColumnConstraint, exp.CollateColumnConstraint)
-    for constraint in definition.constraints:
-        if isinstance(constraint.kind, kinds):
-            collation = charsets.collation_of(constraint.kind.this.name)
-            if not collation or constraint.kind.this.name.lower() == "binary":
-                return None
-            around = replace(around, collation=collation)
-    return around
+def _is_done(step: Callable[[Part], bool], part: Part) -> bool:
+    try:
+        return step(part)
+    except UnreadableError:
+        return False
+
+
+def sized(column: Column, words: TypeWords) -> Column:
+    """With what its type alone does not say: the sign of a FLOAT, the bytes of a TEXT's length."""
+    if words.is_unsigned and column.type_id in (FieldType.FLOAT, FieldType.DOUBLE):
+        column = replace(column, is_unsigned=True)
+    if words.size:
+        longest = words.size * charsets.bytes_per_character(charsets.charset_of(column.collation))
+        column = replace(column, modifier=next(width for width in (1, 2, 3, 4) if longest < 1 << 8 * width))
+    return replace(column, type_name=type_names.name_of(column)) if words.size or words.is_unsigned else column
 
 
 def _converted(column: Column, collation: int) -> Column:

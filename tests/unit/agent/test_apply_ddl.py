@@ -89,5 +89,5 @@ def test_the_sink_is_asked_for_nothing_of_a_table_that_the_source_cannot_follow(
     apply_ddl.apply(cast("Sink", sink), record, Terms(ChangefeedConfig(), SinkMode.UPSERT))
     assert [change.name for change in sink.changes] == ["d.t"]
     known_before = known_tables([known(BEFORE).record, lost], {7: BEFORE, 8: BEFORE}, [record], at=Ts(5))
-    assert known_before[8] == KnownTable(lost, BEFORE)
+    assert known_before[8] == KnownTable(lost, BEFORE, hold.reason)
     assert "a" not in {column.name for column in known_before[7].schema.columns}  # type: ignore[union-attr]

@@ -1,0 +1,155 @@
+"""SQL tokens: words, names, texts, numbers and symbols of a statement, without its comments and white space. Pure.
+
+Both servers read SQL alike, but for two settings of the session: ``ANSI_QUOTES`` makes names of what stands in double
+quotes, and ``NO_BACKSLASH_ESCAPES`` makes backslashes ordinary letters. What stands in an executable comment
+(``/*!50100 … */``, ``/*M! … */``) is part of the statement: a server that skipped it would have written another comment
+into its binlog.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+_SPACE: Final = re.compile(r"\s+|\0+")
+_LINE: Final = re.compile(r"(?:--(?=[\s\x00-\x1f]|$)|\#)[^\n]*")
+_COMMENT: Final = re.compile(r"/\*(?:(M?)!(\d{5,6})?)?")
+_WORD: Final = re.compile(r"[0-9A-Za-z_$\u0080-\U0010ffff]+")
+_NUMBER: Final = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![0-9A-Za-z_$\u0080-\U0010ffff])")
+_BYTES: Final = re.compile(r"[xXbB]'[0-9A-Fa-f]*'")
+_ESCAPED: Final = {
+    quote: re.compile(rf"{quote}(?:[^{quote}\\]|\\.|{quote}{quote})*{quote}", re.DOTALL) for quote in "'\""
+}
+_DOUBLED: Final = {quote: re.compile(rf"{quote}(?:[^{quote}]|{quote}{quote})*{quote}", re.DOTALL) for quote in "'\"`"}
+_SYMBOL: Final = re.compile(r"<=>|->>|->|:=|<=|>=|<>|!=|\|\||&&|<<|>>|.", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_LETTERS: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+#: versions of MySQL by which MariaDB does not take itself to be meant
+_NOT_MARIADB: Final = range(50_700, 100_000)
+
+
+class Kind(Enum):
+    WORD = auto()
+    #: in quotes
+    NAME = auto()
+    TEXT = auto()
+    NUMBER = auto()
+    SYMBOL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``text``: as a session without special settings spells it. ``begin``, ``end``: its place in the statement."""
+
+    kind: Kind
+    text: str
+    begin: int
+    end: int
+
+    @property
+    def word(self) -> str:
+        """In upper case; empty where it is no bare word."""
+        return self.text.upper() if self.kind is Kind.WORD else ""
+
+    @property
+    def name(self) -> str:
+        """What it names; empty where it is no name."""
+        if self.kind is Kind.NAME:
+            return self.text[1:-1].replace("``", "`")
+        return self.text if self.kind is Kind.WORD else ""
+
+    @property
+    def value(self) -> str:
+        """A text without quotes and escapes, and anything else as it is."""
+        if self.kind is not Kind.TEXT or self.text[0] not in "'\"":
+            return self.text
+        inside = self.text[1:-1].replace(self.text[0] * 2, self.text[0])
+        return _ESCAPE.sub(lambda found: _LETTERS.get(found[1], found[1]), inside)
+
+
+def tokens(
+    statement: str,
+    *,
+    is_mariadb: bool | None = None,
+    has_quoted_names: bool = False,
+    has_plain_backslashes: bool = False,
+) -> Iterator[Token]:
+    """One after the other. ``is_mariadb``: whose statement it is; None where that is not known, which takes all
+    executable comments in."""
+    at, behind_dot = 0, False
+    while at < len(statement):
+        if found := _SPACE.match(statement, at) or _LINE.match(statement, at):
+            at = found.end()
+        elif found := _COMMENT.match(statement, at):
+            at = found.end() if _is_executed(found, is_mariadb) else _behind_comment(statement, found.end())
+        elif statement.startswith("*/", at):  # an executable comment ends
+            at += 2
+        else:
+            token = _token(statement, at, behind_dot, has_quoted_names, has_plain_backslashes)
+            behind_dot = token.text == "."
+            at = token.end
+            yield token
+
+
+def spelt(tokens_: Sequence[Token]) -> str:
+    """As one text again, with a space where something stood between two of them."""
+    pieces: list[str] = []
+    end = tokens_[0].begin if tokens_ else 0
+    for token in tokens_:
+        pieces += [" " if end < token.begin else "", token.text]
+        end = token.end
+    return "".join(pieces)
+
+
+def _is_executed(comment: re.Match[str], is_mariadb: bool | None) -> bool:
+    letter, version = comment.groups()
+    if letter is None:
+        return False
+    if is_mariadb is None:
+        return True
+    return not (is_mariadb and not letter and int(version or 0) in _NOT_MARIADB) and (is_mariadb or not letter)
+
+
+def _behind_comment(statement: str, at: int) -> int:
+    end = statement.find("*/", at)
+    return len(statement) if end < 0 else end + 2
+
+
+def _token(statement: str, at: int, behind_dot: bool, has_quoted_names: bool, has_plain_backslashes: bool) -> Token:
+    letter = statement[at]
+    if letter in "'\"`":
+        return _quoted(statement, at, has_quoted_names, has_plain_backslashes)
+    if found := _BYTES.match(statement, at):
+        return Token(Kind.TEXT, found[0], at, found.end())
+    if letter in "nN" and statement[at + 1 : at + 2] == "'":  # a text of the national character set
+        text = _quoted(statement, at + 1, has_quoted_names, has_plain_backslashes)
+        return Token(Kind.TEXT, text.text, at, text.end)
+    is_number_next = letter.isdigit() or (letter == "." and not _is_in_name(statement, at))
+    if not behind_dot and is_number_next and (found := _NUMBER.match(statement, at)):
+        return Token(Kind.NUMBER, found[0], at, found.end())
+    if found := _WORD.match(statement, at):
+        return Token(Kind.WORD, found[0], at, found.end())
+    found = _SYMBOL.match(statement, at)
+    assert found is not None, "any letter is one"
+    return Token(Kind.SYMBOL, found[0], at, found.end())
+
+
+def _is_in_name(statement: str, at: int) -> bool:
+    """Whether the dot at this place follows a name at once."""
+    return at > 0 and (statement[at - 1] == "`" or _WORD.match(statement, at - 1) is not None)
+
+
+def _quoted(statement: str, at: int, has_quoted_names: bool, has_plain_backslashes: bool) -> Token:
+    quote = statement[at]
+    is_name = quote == "`" or (quote == '"' and has_quoted_names)
+    pattern = _DOUBLED if is_name or has_plain_backslashes else _ESCAPED
+    found = pattern[quote].match(statement, at)
+    if found is None:  # it is never closed
+        return Token(Kind.SYMBOL, quote, at, at + 1)
+    text = found[0]
+    if is_name and quote == '"':
+        text = "`" + text[1:-1].replace('""', '"').replace("`", "``") + "`"
+    elif has_plain_backslashes and not is_name:
+        text = text.replace("\\", "\\\\")
+    return Token(Kind.NAME if is_name else Kind.TEXT, text, at, found.end())
