@@ -3,6 +3,7 @@
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ class Followed:
         begin = where(self._server)
         run(self._server, self._database, *statements)
         found: list[DdlRecord] = []
-        options = {
+        options: dict[str, Any] = {
             "interpret": self._interpreter.interpret,
             "hold": self._interpreter.hold,
             "mentioned": self._interpreter.mentioned,

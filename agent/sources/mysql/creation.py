@@ -4,22 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from agent.sources.mysql import charsets
-from agent.sources.mysql.alterations import (
-    AddColumn,
-    AddKey,
-    Cascade,
-    Convert,
-    Part,
-    Versioning,
-    column_parts,
-    take_index,
-    take_options,
-    without_partitions,
-)
+from agent.sources.mysql.alteration_words import without_partitions
+from agent.sources.mysql.alterations import AddColumn, AddKey, Cascade, Convert, Part, Versioning
 from agent.sources.mysql.column_types import Surroundings
 from agent.sources.mysql.cursor import Cursor, Name, UnreadableError
 from agent.sources.mysql.definitions import is_column, take_definition
+from agent.sources.mysql.indexes import column_parts, take_index
 from agent.sources.mysql.session import Session
+from agent.sources.mysql.table_options import take_options
 
 #: words that begin a query
 _QUERY = ("AS", "SELECT", "WITH", "TABLE", "VALUES", "IGNORE", "REPLACE")

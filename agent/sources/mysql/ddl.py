@@ -17,6 +17,7 @@ from typing import Final
 from agent.schema import TableSchema
 from agent.sources.comparing import Columns
 from agent.sources.mysql import sql_text
+from agent.sources.mysql.alteration_words import take_parts
 from agent.sources.mysql.alterations import (
     AddKey,
     Cascade,
@@ -25,7 +26,6 @@ from agent.sources.mysql.alterations import (
     RenameTo,
     RowsMoved,
     Versioning,
-    take_parts,
 )
 from agent.sources.mysql.column_types import Surroundings
 from agent.sources.mysql.creation import Creation, take_creation
