@@ -7,7 +7,7 @@ that is harmless: the sink's record, the log's epoch and the unit's record refus
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import time
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, from_thread, to_thread
@@ -131,6 +131,7 @@ class FeedParts:
         # threads of its own: a sink that never answers must not take those of other changefeeds
         self._openers = CapacityLimiter(_OPENERS)
         self._flusher = CapacityLimiter(1)
+        self._asking = CapacityLimiter(1)
         self._at_once: int | None = None
         self._context = job.FlushContext(
             changefeed=feed.sink_owner,
@@ -211,12 +212,16 @@ class FeedParts:
         key = keys.UnitKey(self._feed.cluster, self._feed.namespace, self._feed.id, source)
         return UnitRecords(self._client, key, life=self._feed.life)
 
+    async def _asked(self, question: Callable[..., T], *arguments: Any) -> T:
+        """What a source or sink says, which may be long in coming."""
+        return await to_thread.run_sync(question, *arguments, abandon_on_cancel=True, limiter=self._asking)
+
     async def _dump(self, order: StartUnit, on_progress: Progress) -> None:
         records, source = self._records(order.source), self._feed.open_source()
         running = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
-        report = await to_thread.run_sync(source.discover, abandon_on_cancel=True)
-        await to_thread.run_sync(source.prepare, report.tables, abandon_on_cancel=True)
+        report = await self._asked(source.discover)
+        await self._asked(source.prepare, report.tables)
         feed = self._feed
         dump = DumpUnit(
             source.dumper,
@@ -291,10 +296,10 @@ class FeedParts:
 
     async def _begin_without_dump(self, order: StartUnit, source: Source) -> UnitRecord:
         """Mode ``incremental``: tables start empty where the stream starts."""
-        report = await to_thread.run_sync(source.discover, abandon_on_cancel=True)
-        start = await to_thread.run_sync(source.begin, report.tables, self._feed.start_ts, abandon_on_cancel=True)
+        report = await self._asked(source.discover)
+        start = await self._asked(source.begin, report.tables, self._feed.start_ts)
         tables = tuple(table.with_(start_ts=start.ts, consistent_ts=start.ts) for table in report.tables)
-        await to_thread.run_sync(self._create_empty, source, tables, order, abandon_on_cancel=True)
+        await self._asked(self._create_empty, source, tables, order)
         return UnitRecord(
             unit=Unit.SYNC,
             stage=UnitStage.RUNNING,

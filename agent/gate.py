@@ -3,7 +3,8 @@
 Three numbers are compared, cheapest first (tiflow 1.1.2):
 
 - *changefeed epoch*: the processor serves one epoch of its changefeed; messages of any other are of no concern to it;
-- *owner revision*: a larger one than known is a new owner and is adopted, a smaller one comes from a dead owner;
+- *owner revision*: who is owner is known from etcd (``elect``), never from what somebody says; a smaller revision comes
+  from a dead owner, a larger one from an owner that etcd has not shown here yet;
 - *processor epoch*: orders that change something must name this very run of the processor under this very owner.
   It is new at construction (``run``) and with each new owner, so an order that waited in a queue is recognised.
 
@@ -20,7 +21,7 @@ _ORDERS = (AddSpan, RemoveSpan, StartWorker, StopWorker)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner as this processor knows it; ``revision`` 0 means that none has been heard of."""
+    """The owner as etcd has shown it here; ``revision`` 0: none yet."""
 
     id: CaptureId | None = None
     revision: int = 0
@@ -51,17 +52,24 @@ class Gate:
         """The sender knows this run of the processor."""
         return header.processor_epoch == self.processor_epoch
 
+    def elect(self, owner: Owner) -> bool:
+        """etcd shows this owner; whether it is newer than the one known."""
+        if owner.revision <= self.owner.revision:
+            return False
+        self.owner = owner
+        return True
+
     def admit(self, message: Message) -> str:
-        """Adopt a newer owner; the reason for refusing ``message``, empty when it may pass."""
+        """The reason for refusing ``message``, empty when it may pass."""
         header = message.header
         if header.changefeed_epoch != self.changefeed_epoch:
             return "another changefeed epoch"
         if header.owner_revision < self.owner.revision:
             return "from an older owner"
-        if header.owner_revision == self.owner.revision and message.sender != self.owner.id:
-            return "from a capture that is not the owner"
         if header.owner_revision > self.owner.revision:
-            self.owner = Owner(message.sender, header.owner_revision)
+            return "from an owner that etcd does not show yet"
+        if message.sender != self.owner.id:
+            return "from a capture that is not the owner"
         if isinstance(message.body, _ORDERS) and not self.is_own(header):
             return "for another run of this processor"
         return ""

@@ -17,6 +17,7 @@ import structlog
 from agent import effects
 from agent.agent import Agent
 from agent.flusher import Flusher, FlusherStatistics, Limits
+from agent.gate import Owner
 from agent.parts import FlushLimits, Parts, SpanFlushed, changed_tables, held_tables
 from agent.references import Reference, Surroundings
 from agent.span_writer import SpanOrder, SpanWriter, TableChanged
@@ -34,6 +35,13 @@ _MAILBOX_SIZE = 16_384
 @dataclass(frozen=True, slots=True)
 class FromOwner:
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """etcd shows this owner."""
+
+    owner: Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ class ProcessorStatistics:
     flusher: FlusherStatistics
 
 
-Input = FromOwner | Moved | Happened | Told | AskStatistics | StopServing
+Input = FromOwner | Elected | Moved | Happened | Told | AskStatistics | StopServing
 
 
 class Processor:
@@ -123,6 +131,8 @@ class Processor:
             case FromOwner():
                 self._perform(self._agent.handle(message.message, now))
                 self._move_limits()
+            case Elected():
+                self._agent.gate.elect(message.owner)
             case Moved():
                 self._on_moved(message.feed)
             case Happened():

@@ -8,6 +8,7 @@ one starts, and one that failed is not started again under the same epoch: the o
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent.gate import Owner
 from reactor import keys, patches
 from reactor.effects import Commit, Effect
 from reactor.ids import CaptureId, ChangefeedId
@@ -40,13 +41,20 @@ class Observe:
 
 
 @dataclass(frozen=True, slots=True)
+class MeetOwner:
+    """etcd shows another owner: only what it says counts from now on."""
+
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
 class MeetPeers:
     """The captures of the cluster and where they listen for each other have changed."""
 
     addresses: tuple[tuple[CaptureId, str], ...]
 
 
-ManagerEffect = Effect | StartProcessor | StopProcessor | Observe | MeetPeers
+ManagerEffect = Effect | StartProcessor | StopProcessor | Observe | MeetOwner | MeetPeers
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +85,10 @@ class Processors:
         #: what each processor was shown last, and when
         self._shown: dict[ChangefeedId, tuple[int, float]] = {}
         self._peers: tuple[tuple[CaptureId, str], ...] = ()
+        self._owner = Owner()
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> list[ManagerEffect]:
-        effects = self._meet_peers(state)
+        effects = [*self._meet_peers(state), *self._meet_owner(state)]
         for event in inbox:
             effects += self._handle(event, state)
         for changefeed in sorted(self._running.keys() | state.changefeeds.keys()):
@@ -92,6 +101,13 @@ class Processors:
             return []
         self._peers = peers
         return [MeetPeers(peers)]
+
+    def _meet_owner(self, state: ClusterState) -> list[ManagerEffect]:
+        """One that has left is the owner until the next is elected: what it has ordered is the next one's to find."""
+        if state.owner is None or state.owner.revision <= self._owner.revision:
+            return []
+        self._owner = Owner(state.owner.capture, state.owner.revision)
+        return [MeetOwner(self._owner)]
 
     def _handle(self, event: object, state: ClusterState) -> list[ManagerEffect]:
         match event:

@@ -20,6 +20,7 @@ ChangefeedNotFoundError        no changefeed has that id
 CaptureNotFoundError           no capture has that id
 CaptureNotEmptyError           a drained capture still has something when nobody waits any longer
 JobRefusedError                the owner refuses what an operator asked for, and says why
+StillRunningError              what is asked for again is still under way (retryable)
 ServerUnreachableError         the command line finds no server at ``--server`` (retryable)
 ProcessorCrashedError          a bug of ours ended a processor; its changefeed is tried again (retryable)
 NotALogError                   a file to be inspected is neither a segment nor a binlog file, or cannot be read
@@ -119,6 +120,12 @@ class CaptureNotEmptyError(errors.WeirError):
 
 class JobRefusedError(errors.WeirError):
     """The owner refuses what an operator asked for, and says why."""
+
+
+class StillRunningError(errors.WeirError):
+    """What was asked for is under way since it was asked for before; ask again."""
+
+    retryable = True
 
 
 class ServerUnreachableError(errors.WeirError):

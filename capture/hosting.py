@@ -5,6 +5,7 @@ etcd. Messages for changefeeds that have no processor here are dropped; the owne
 """
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -12,11 +13,12 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent.agent import Agent
-from agent.gate import Gate
+from agent.gate import Gate, Owner
 from agent.parts import Parts
-from agent.processor import AskStatistics, FromOwner, Input, Moved, Processor, ProcessorStatistics, StopServing
+from agent.processor import AskStatistics, Elected, FromOwner, Input, Moved, Processor, ProcessorStatistics, StopServing
 from agent.processors import (
     ManagerEffect,
+    MeetOwner,
     MeetPeers,
     Observe,
     ProcessorEnded,
@@ -39,6 +41,8 @@ AGENT_TOPIC, OWNER_TOPIC = "agent", "owner"
 
 _MAILBOX_SIZE = 65_536
 _ASK_TIMEOUT_S = 5.0
+#: the oldest go: whoever sent them sends again what is not answered
+_EARLY_MAX = 10_000
 
 _log = structlog.get_logger()
 
@@ -71,6 +75,9 @@ class ProcessorHost:
         self._tasks = tasks
         self._post = post
         self._processors: dict[ChangefeedId, ActorRef[Input]] = {}
+        #: as etcd shows it here, and what has come of one that it does not show yet
+        self._owner = Owner()
+        self._early: deque[Message] = deque(maxlen=_EARLY_MAX)
         #: this capture gives up what it has and takes nothing new; one-way
         self.is_leaving = False
 
@@ -83,14 +90,30 @@ class ProcessorHost:
                     self._processors[changefeed].stop(drain=False)
             case Observe(changefeed, feed):
                 self._tell(changefeed, Moved(feed))
+            case MeetOwner(owner):
+                self._meet_owner(owner)
             case MeetPeers(addresses):
                 self._peers.set_peers(dict(addresses))
             case Log(level, event, fields):
                 getattr(_log, level)(event, **dict(fields))
 
     async def on_message(self, message: Message) -> None:
-        """The handler of ``AGENT_TOPIC``."""
-        self._tell(message.changefeed, FromOwner(message))
+        """The handler of ``AGENT_TOPIC``. An owner may be heard before etcd shows it here: what it says waits."""
+        if message.header.owner_revision > self._owner.revision:
+            self._early.append(message)
+        else:
+            self._tell(message.changefeed, FromOwner(message))
+
+    def _meet_owner(self, owner: Owner) -> None:
+        self._owner = owner
+        for changefeed in self._processors:
+            self._tell(changefeed, Elected(owner))
+        early, self._early = self._early, deque(maxlen=_EARLY_MAX)
+        for message in early:
+            if message.header.owner_revision == owner.revision:
+                self._tell(message.changefeed, FromOwner(message))
+            elif message.header.owner_revision > owner.revision:
+                self._early.append(message)
 
     def stop_serving(self) -> None:
         """This capture is leaving: every agent says so from now on, those that come later too."""
@@ -137,7 +160,7 @@ class ProcessorHost:
             report(running_error(error) if isinstance(error, WeirError) else _unforeseen(changefeed, error))
             self._post(ProcessorEnded(changefeed))
             return
-        gate = Gate(uuid.uuid4().hex, info.epoch, version=installed_version())
+        gate = Gate(uuid.uuid4().hex, info.epoch, version=installed_version(), owner=self._owner)
         agent = Agent(self._capture, changefeed, gate=gate)
         if self.is_leaving:
             agent.stop_serving()

@@ -1,26 +1,24 @@
 """Schema changes at the sinks, for the owner that is in this capture's seat: each in a thread of its own.
 
-A table that has to be written anew takes its time, and a sink that never answers holds one thread for a change, and not
-one more each time it is asked. What fails is tried again, and other tables go on meanwhile.
+A table that has to be written anew takes its time. What fails is tried again, and other tables go on meanwhile.
 """
 
 from collections.abc import Callable
 from functools import partial
 
 import structlog
-from anyio import CapacityLimiter, to_thread
 
 from agent import apply_ddl
 from agent.apply_ddl import Terms
-from agent.errors import SinkError, TableIneligibleError
+from agent.errors import TableIneligibleError
 from agent.feed_parts import Feed
 from agent.span_writer import running_error
+from capture.once import Once
 from owner.jobs import SchemaApplied
 from reactor import failpoints
 from reactor.effects import ApplySchema
 from reactor.errors import WeirError
 from reactor.failpoints import Point
-from reactor.ids import ChangefeedId, Ts
 from reactor.records import RunningError
 
 _log = structlog.get_logger()
@@ -30,32 +28,24 @@ class SchemaWork:
     """For the life of a capture."""
 
     def __init__(self) -> None:
-        #: changes that are under way
-        self._running: set[tuple[ChangefeedId, Ts]] = set()
+        self._changes = Once("the sink")
 
     async def apply(self, effect: ApplySchema, feed: Feed, post: Callable[[SchemaApplied], None]) -> None:
         """Let the sink's tables follow; ``post`` takes how it went."""
         at = effect.changefeed, effect.record.ts
         said = partial(SchemaApplied, *at)
-        if at in self._running:
-            post(said(_told(SinkError("the sink has not answered yet; it is asked again"))))
-            return
-        self._running.add(at)
         try:
-            run = partial(self._run, feed, effect)
-            await to_thread.run_sync(run, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+            await self._changes.run(at, partial(_apply, feed, effect))
             post(said())
         except WeirError as failure:
             _log.warning("the sink does not follow a schema change", changefeed=effect.changefeed, error=str(failure))
             post(said(_told(failure)))
 
-    def _run(self, feed: Feed, effect: ApplySchema) -> None:
-        try:
-            failpoints.reach(Point.SCHEMA_BEFORE_SINK)
-            apply_ddl.apply(feed.open_sink(), effect.record, Terms(feed.config, feed.sink_mode))
-            failpoints.reach(Point.SCHEMA_AFTER_SINK)
-        finally:
-            self._running.discard((effect.changefeed, effect.record.ts))
+
+def _apply(feed: Feed, effect: ApplySchema) -> None:
+    failpoints.reach(Point.SCHEMA_BEFORE_SINK)
+    apply_ddl.apply(feed.open_sink(), effect.record, Terms(feed.config, feed.sink_mode))
+    failpoints.reach(Point.SCHEMA_AFTER_SINK)
 
 
 def _told(error: WeirError) -> RunningError:

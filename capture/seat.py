@@ -105,6 +105,7 @@ class Seat:
             with anyio.CancelScope() as self._scope:
                 await self._stand_and_serve()
             await anyio.sleep(max(0.0, started + _CAMPAIGN_INTERVAL_S - anyio.current_time()))
+        await self._election.withdraw()
 
     def leave(self) -> None:
         """Never stand again, and give the seat up if it is held. ``run`` returns."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 from anyio import CapacityLimiter, to_thread
@@ -16,7 +16,7 @@ from anyio import CapacityLimiter, to_thread
 from agent import diff
 from agent.errors import LogStorageMismatchError, SinkConfigError
 from agent.feed_parts import Feed, FeedParts
-from agent.log.storage import claim
+from agent.log.storage import LogDirectory, claim
 from agent.parts import Parts
 from agent.ports import SpanCut
 from agent.sources.source import ComparisonSnapshot, Identity, Position
@@ -26,8 +26,9 @@ from capture.cluster import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
 from capture.first_look import check_first
 from capture.hosting import Plant
+from capture.once import Once
 from capture.schema_work import SchemaWork
-from capture.secrets import Keeper
+from capture.secrets import Keeper, mask
 from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
 from owner.scheduler.spans import even_spans
 from reactor import failpoints, keys
@@ -37,10 +38,15 @@ from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, LogHead, TableRecord, UnitRecord
+from reactor.records import ChangefeedInfo, LogHead, RunningError, TableRecord, UnitRecord
 from reactor.state import ClusterState
 
+T = TypeVar("T")
+
 _log = structlog.get_logger()
+
+#: questions of operators at one time; what a silent source holds is none of the threads that write the log
+_QUESTIONS = 8
 
 
 class LifeWorks(Plant, Protocol):
@@ -117,6 +123,7 @@ class RealWorks:
             settings.spark_master, settings=settings.spark, work_dir=(settings.data_dir / "spark").absolute()
         )
         self._keeper: Keeper | None = None
+        self._questions = CapacityLimiter(_QUESTIONS)
 
     @property
     def keeper(self) -> Keeper:
@@ -137,13 +144,13 @@ class RealWorks:
         return _RealLifeWorks(self, client, capture, state)
 
     async def check(self, spec: ChangefeedSpec) -> None:
-        await to_thread.run_sync(partial(check_first, spec, self._settings.cluster_id), abandon_on_cancel=True)
+        await self._ask(partial(check_first, spec, self._settings.cluster_id))
 
     async def recorded(self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:
-        return await to_thread.run_sync(_recorded, self.feed(info), unit, cuts, abandon_on_cancel=True)
+        return await self._ask(partial(_recorded, self.feed(info), unit, cuts))
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
-        await to_thread.run_sync(_check_source_again, self.feed(info), unit, abandon_on_cancel=True)
+        await self._ask(partial(_check_source_again, self.feed(info), unit))
 
     @asynccontextmanager
     async def comparison(
@@ -151,11 +158,15 @@ class RealWorks:
     ) -> "AsyncIterator[_RealComparison]":
         feed = self.feed(info)
         log = Position(head.resolved_ts, head.position)
-        snapshot = await to_thread.run_sync(feed.open_source().snapshot, tables, log)
+        take = partial(feed.open_source().snapshot, tables, log)
+        snapshot = await to_thread.run_sync(take, limiter=self._questions)
         try:
-            yield _RealComparison(feed, tables, snapshot)
+            yield _RealComparison(feed, tables, snapshot, self._questions)
         finally:
             snapshot.close()
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        return await to_thread.run_sync(question, abandon_on_cancel=True, limiter=self._questions)
 
     def feed(self, info: ChangefeedInfo) -> Feed:
         """:raises ConfigError: sealed with another key, or a reference that names nothing here."""
@@ -204,13 +215,14 @@ class _RealComparison:
     feed: Feed
     tables: Sequence[TableRecord]
     snapshot: ComparisonSnapshot
+    limiter: CapacityLimiter
 
     @property
     def ts(self) -> Ts:
         return self.snapshot.ts
 
     async def run(self) -> list[TableDiff]:
-        return await to_thread.run_sync(self._compare)
+        return await to_thread.run_sync(self._compare, limiter=self.limiter)
 
     def _compare(self) -> list[TableDiff]:
         found = diff.compare_tables(self.snapshot, self.feed.sink_uri, self.tables, self.feed.config.filter)
@@ -234,10 +246,9 @@ class _RealLifeWorks:
         self._capture = capture
         self._state = state
         self._schemas = SchemaWork()
-        #: changefeeds whose sink is being asked
-        self._read: set[ChangefeedId] = set()
-        #: changefeeds whose sink is being cut, and the table
-        self._cut: set[tuple[ChangefeedId, int]] = set()
+        self._drops = Once("the source")
+        self._reads = Once("the sink")
+        self._cuts = Once("the sink")
 
     def open(self, info: ChangefeedInfo) -> Parts:
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
@@ -254,77 +265,58 @@ class _RealLifeWorks:
             if await self._is_still_there(effect.info):
                 await self._clean_up(effect.info)
             failpoints.reach(Point.REMOVE_DROPPED)
-        except WeirError as failure:
-            error = str(failure)
+        except Exception as failure:  # asked again by the owner, whatever it was
+            error = _line(failure)
             _log.warning("cleaning up after a changefeed failed", changefeed=effect.changefeed, error=error)
         post(UpstreamDropped(effect.changefeed, error))
 
     async def _clean_up(self, info: ChangefeedInfo) -> None:
-        """What was made at the source, then files: safe to do again.
+        """What was made at the source, then files: safe to do again, and once at a time.
 
         Another owner may clean up at the same time, and a successor of the same name may be there by the time that the
         files go: so only those go that were there before etcd was asked for the last time.
         """
         feed = self._works.feed(info)
         source = feed.open_source()
-        await to_thread.run_sync(source.drop, abandon_on_cancel=True)
         directories = (feed.log_directory("main"), feed.manifest("main").directory)
-        found = [(place, await to_thread.run_sync(place.names, abandon_on_cancel=True)) for place in directories]
+
+        def drop() -> list[tuple[LogDirectory, list[str]]]:
+            source.drop()
+            return [(place, place.names()) for place in directories]
+
+        at = info.id, info.incarnation
+        found = await self._drops.run(at, drop)
         if await self._is_still_there(info):
-            for place, names in found:
-                await to_thread.run_sync(place.remove, names, abandon_on_cancel=True)
+            await self._drops.run(at, partial(_remove, found))
             if source.numbers_readers:
                 await readers.release(self._client, feed.cluster, feed.reader)
 
     async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
-        """Once at a time for a changefeed: a sink that never answers holds one thread, and not one more each time."""
-        if effect.changefeed in self._read:
-            post(SinkRead(effect.changefeed, effect.ts, error="the sink has not answered the last question yet"))
-            return
-        self._read.add(effect.changefeed)
+        """Once at a time for a changefeed."""
+        said = partial(SinkRead, effect.changefeed, effect.ts)
         try:
-            ask = partial(self._ask_sink, self._works.feed(effect.info), effect)
-            found = await to_thread.run_sync(ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))
-            post(SinkRead(effect.changefeed, effect.ts, found))
-        except WeirError as failure:
-            self._read.discard(effect.changefeed)
-            post(SinkRead(effect.changefeed, effect.ts, error=str(failure)))
-
-    def _ask_sink(self, feed: Feed, effect: ReadSink) -> tuple[TableRead, ...]:
-        try:
-            return _read_sink(feed, effect)
-        finally:
-            self._read.discard(effect.changefeed)
+            ask = partial(_read_sink, self._works.feed(effect.info), effect)
+            post(said(await self._reads.run(effect.changefeed, ask)))
+        except Exception as failure:  # asked again by the owner, whatever it was
+            post(said(error=_line(failure)))
 
     async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
-        """Once at a time for a table, as ``read_sink``; what is asked again is the same."""
+        """Once at a time for a table; what is asked again is the same."""
         at = effect.changefeed, effect.table.table_id
         said = partial(SinkCut, *at, effect.number, effect.ts)
-        if at in self._cut:
-            post(said(error="the sink has not answered yet"))
-            return
         try:
-            if not await self._is_still_there(effect.info):
-                return
-            self._cut.add(at)
-            cut = partial(self._cut_table, self._works.feed(effect.info), effect)
-            post(said(await to_thread.run_sync(cut, abandon_on_cancel=True, limiter=CapacityLimiter(1))))
-        except WeirError as failure:
-            self._cut.discard(at)
-            post(said(error=str(failure)))
-
-    def _cut_table(self, feed: Feed, effect: CutSink) -> Ts:
-        try:
-            failpoints.reach(Point.CUT_BEFORE_SINK)
-            furthest_ts = feed.open_sink().cut(effect.table, SpanCut(effect.old, effect.new, effect.ts, effect.number))
-            failpoints.reach(Point.CUT_AFTER_SINK)
-            return furthest_ts
-        finally:
-            self._cut.discard((effect.changefeed, effect.table.table_id))
+            if await self._is_still_there(effect.info):
+                post(said(await self._cuts.run(at, partial(_cut_sink, self._works.feed(effect.info), effect))))
+        except Exception as failure:  # asked again by the owner, whatever it was
+            post(said(error=_line(failure)))
 
     async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
-        if await self._is_still_there(effect.info):
-            await self._schemas.apply(effect, self._works.feed(effect.info), post)
+        try:
+            if await self._is_still_there(effect.info):
+                await self._schemas.apply(effect, self._works.feed(effect.info), post)
+        except Exception as failure:  # asked again by the owner, whatever it was
+            error = RunningError(code=getattr(failure, "code", "Internal"), message=_line(failure))
+            post(SchemaApplied(effect.changefeed, effect.record.ts, error))
 
     async def _is_still_there(self, info: ChangefeedInfo) -> bool:
         """A request that comes late, after another owner has cleaned up, must not meet a successor of the same name."""
@@ -359,6 +351,26 @@ def _recorded(feed: Feed, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tup
             )
         found.append(min(known))
     return tuple(found)
+
+
+def _remove(found: Sequence[tuple[LogDirectory, list[str]]]) -> None:
+    for place, names in found:
+        place.remove(names)
+
+
+def _cut_sink(feed: Feed, effect: CutSink) -> Ts:
+    failpoints.reach(Point.CUT_BEFORE_SINK)
+    furthest_ts = feed.open_sink().cut(effect.table, SpanCut(effect.old, effect.new, effect.ts, effect.number))
+    failpoints.reach(Point.CUT_AFTER_SINK)
+    return furthest_ts
+
+
+def _line(failure: Exception) -> str:
+    """One line; what we did not raise ourselves goes to the log too."""
+    if isinstance(failure, WeirError):
+        return str(failure)
+    _log.error("work for the owner failed", exc_info=failure)
+    return f"{type(failure).__name__}: {mask(str(failure))}"
 
 
 def _read_sink(feed: Feed, asked: ReadSink) -> tuple[TableRead, ...]:

@@ -4,6 +4,9 @@ A candidate's key is named after its lease and dies with it. It waits only for t
 an owner's end wakes one capture and not all. The create revision of the owner's key is the *owner revision*: it grows
 from owner to owner, stands in every order the owner sends, and ``proof`` puts it into a transaction, which then
 fails if the ownership is over.
+
+No revision is won twice. A key that could not be deleted when its owner resigned is deleted before the same candidate
+stands again: what carries the revision (orders, epochs of processors and workers) is never taken for an earlier one's.
 """
 
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from reactor.errors import CompactedError, EtcdError, NotOwnerError, OwnerNotFou
 from reactor.session import Session
 
 _RESIGN_TIMEOUT_S = 5.0
+_RETRY_S = 0.2
 
 _log = structlog.get_logger()
 
@@ -39,6 +43,8 @@ class Election:
         self._prefix = prefix + "/"
         self.key = f"{self._prefix}{session.lease:x}"
         self._revision = 0
+        #: the last one won
+        self._spent = 0
 
     @property
     def revision(self) -> int:
@@ -60,19 +66,29 @@ class Election:
         :raises SessionDoneError: the session ended first.
         """
         try:
-            self._revision = await self._session.run(lambda: self._win(value))
+            self._revision = self._spent = await self._session.run(lambda: self._win(value))
         except BaseException:
             await self.resign()
             raise
 
     async def resign(self) -> None:
-        """Step down, or withdraw the candidacy. Best effort: the key goes with its lease anyway."""
+        """Step down, or withdraw the candidacy, with all the patience that a cancelled task may have: until then nobody
+        else is elected. What does not succeed here does before this candidate stands again, or with its lease."""
         self._revision = 0
         with anyio.move_on_after(_RESIGN_TIMEOUT_S, shield=True):
+            await self.withdraw()
+            return
+        _log.warning("not resigned yet: etcd does not answer", key=self.key)
+
+    async def withdraw(self) -> None:
+        """Return when no candidacy of this session is there."""
+        while not self._session.is_done:
             try:
                 await self._client.delete(self.key)
+                return
             except EtcdError as error:
                 _log.warning("not resigned", key=self.key, error=str(error))
+                await anyio.sleep(_RETRY_S)
 
     async def leader(self) -> Leader:
         """:raises OwnerNotFoundError: nobody stands at the moment."""
@@ -112,8 +128,10 @@ class Election:
         while True:
             await self._client.txn([absent], [Put(self.key, value.encode(), self._session.lease)])
             item = await self._client.get(self.key)
-            if item is not None:
+            if item is not None and item.create_revision > self._spent:
                 return item.create_revision
+            if item is not None:
+                await self._client.delete(self.key)  # of the ownership before, which could not be given up
 
     async def _wait_change(self, prefix: str, revision: int) -> None:
         """Until something under ``prefix`` is newer than ``revision``."""

@@ -6,9 +6,10 @@ Without a dump (mode ``incremental``) tables are made empty in the same way, ``c
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import structlog
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from agent.event_filter import rules_for
 from agent.ports import Sink, StagedFile
@@ -48,7 +49,8 @@ class LoadUnit:
         total = sum(file.rows for _, _, files in tables for file in files)
         done = 0
         for record, schema, files in tables:
-            await to_thread.run_sync(_load, self._sink, record, schema, files, self._filter, abandon_on_cancel=True)
+            work = partial(_load, self._sink, record, schema, files, self._filter)
+            await to_thread.run_sync(work, abandon_on_cancel=True, limiter=CapacityLimiter(1))
             failpoints.reach(Point.LOAD_LOADED)
             done += sum(file.rows for file in files)
             _log.info("table loaded", table=schema.qualified_name, files=len(files), start_ts=record.start_ts)

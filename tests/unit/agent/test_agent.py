@@ -6,6 +6,7 @@ import pytest
 
 from agent import effects
 from agent.agent import Agent
+from agent.gate import Owner
 from reactor.effects import Log, Send
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import (
@@ -211,6 +212,7 @@ def test_a_new_owner_never_gets_a_part_for_the_whole() -> None:
     agent = new_agent()
     bring_to(agent, SpanState.REPLICATING)
     bring_to(agent, SpanState.REPLICATING, TableSpan(2))
+    agent.gate.elect(Owner(HERE, 8))
     hello = message(agent, Heartbeat(), sender=HERE, revision=8, processor_epoch="")
     (lost,) = responses(agent.handle(hello, 0.0))
     assert len(lost.statuses) == 2

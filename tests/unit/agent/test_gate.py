@@ -24,8 +24,8 @@ def test_epoch_is_new_for_each_run_and_each_owner() -> None:
     before = gate.processor_epoch
     assert before
     assert _gate(run="another").processor_epoch != before
+    assert gate.elect(Owner(B, 6))
     assert gate.admit(_message(Heartbeat(), sender=B, revision=6)) == ""
-    assert gate.owner == Owner(B, 6)
     assert gate.processor_epoch != before
 
 
@@ -57,13 +57,25 @@ def test_a_refused_message_of_another_epoch_makes_no_owner() -> None:
 def test_orders_of_the_owner_before_are_refused_after_a_change_of_owner() -> None:
     gate = _gate()
     order = RemoveSpan(TableSpan(1))
+    assert gate.elect(Owner(B, 6))
     assert gate.admit(_message(Heartbeat(), sender=B, revision=6, epoch="")) == ""
     assert gate.admit(_message(order)) == "from an older owner"
     assert gate.admit(_message(order, sender=B, revision=6)) == "for another run of this processor"
     assert gate.admit(_message(order, sender=B, revision=6, epoch=gate.processor_epoch)) == ""
 
 
-def test_without_an_owner_the_first_one_is_adopted() -> None:
+def test_nobody_is_owner_because_he_says_so() -> None:
     gate = _gate(owner=Owner())
-    assert gate.admit(_message(Heartbeat(), revision=1, epoch="")) == ""
-    assert gate.owner == Owner(A, 1)
+    assert gate.admit(_message(Heartbeat(), revision=1, epoch="")) == "from an owner that etcd does not show yet"
+    assert gate.owner == Owner()
+    assert gate.elect(Owner(A, 5))
+    assert gate.admit(_message(Heartbeat(), sender=B, revision=9)) == "from an owner that etcd does not show yet"
+    assert gate.admit(_message(Heartbeat(), sender=B)) == "from a capture that is not the owner"
+    assert gate.admit(_message(Heartbeat())) == ""
+
+
+def test_what_etcd_has_shown_never_goes_back() -> None:
+    gate = _gate()
+    assert not gate.elect(Owner(B, 4))
+    assert not gate.elect(Owner(A, 5))
+    assert gate.owner == Owner(A, 5)

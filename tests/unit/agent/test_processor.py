@@ -10,7 +10,7 @@ import pytest
 from agent.agent import Agent
 from agent.effects import StartUnit
 from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError
-from agent.gate import Gate
+from agent.gate import Gate, Owner
 from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.processor import FromOwner, Input, Moved, Processor
 from capture.actors import ActorRef, ActorSystem
@@ -138,7 +138,7 @@ class Rig:
 @asynccontextmanager
 async def rig() -> AsyncIterator[Rig]:
     parts = MemoryParts()
-    agent = Agent(HERE, FEED, gate=Gate("run", 1, version="0.1.0"))
+    agent = Agent(HERE, FEED, gate=Gate("run", 1, version="0.1.0", owner=Owner(OWNER, 3)))
     built: list[Rig] = []
     processor = Processor(
         agent,
@@ -151,11 +151,10 @@ async def rig() -> AsyncIterator[Rig]:
     async with ActorSystem("test") as system:
         ref = system.spawn(processor, "processor")
         built.append(Rig(ref, parts, agent))
-        # the first message makes the owner known, and with it this run's epoch
         await ref.tell(
             FromOwner(Message(OWNER, HERE, FEED, Header("0.1.0", 3, "", 1), Heartbeat((), False, Barrier())))
         )
-        await built[0].until(lambda: agent.gate.owner.id == OWNER)
+        await built[0].until(lambda: agent.is_barrier_known)
         yield built[0]
         ref.stop(drain=False)
     assert parts.is_closed

@@ -6,8 +6,9 @@ from typing import cast
 import anyio
 import pytest
 
+from agent.gate import Owner
 from agent.parts import Parts
-from agent.processors import StartProcessor, StopProcessor
+from agent.processors import MeetOwner, ProcessorEnded, ProcessorReported, StartProcessor, StopProcessor
 from capture.hosting import ProcessorHost
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.messages import Header, Heartbeat, HeartbeatResponse, Liveness, Message
@@ -62,6 +63,7 @@ async def test_a_drained_capture_is_leaving_with_all_its_processors() -> None:
     around = Surroundings()
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
+        host.perform(MeetOwner(Owner(OWNER, 3)))
         for feed in (one, two):
             host.perform(start(feed))
             await host.on_message(heartbeat(feed))
@@ -75,3 +77,44 @@ async def test_a_drained_capture_is_leaving_with_all_its_processors() -> None:
         await until(lambda: around.liveness(two) is around.liveness(late) is Liveness.STOPPING)
         for feed in (one, two, late):
             host.perform(StopProcessor(feed))
+
+
+async def test_what_an_owner_says_waits_until_etcd_shows_it() -> None:
+    """Its orders come by another way than the news of its election, and nobody is owner because he says so."""
+    feed, around = ChangefeedId("one"), Surroundings()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
+        host.perform(start(feed))
+        for sender, revision in ((CaptureId("old"), 2), (OWNER, 3), (CaptureId("claims"), 9)):
+            await host.on_message(Message(sender, HERE, feed, Header("0.1.0", revision, "", 1), Heartbeat()))
+        await anyio.sleep(5)
+        assert around.sent == [], "nobody has been elected, as far as is known here"
+        host.perform(MeetOwner(Owner(OWNER, 3)))
+        await until(lambda: bool(around.sent))
+        await anyio.sleep(5)
+        assert {message.receiver for message in around.sent} == {OWNER}
+        assert {message.header.owner_revision for message in around.sent} == {3}
+        late = ChangefeedId("late")
+        host.perform(start(late))
+        await host.on_message(Message(CaptureId("claims"), HERE, late, Header("0.1.0", 9, "", 1), Heartbeat()))
+        await host.on_message(heartbeat(late))
+        await until(lambda: around.liveness(late) is Liveness.ALIVE)
+        assert {message.receiver for message in around.sent} == {OWNER}, "a new processor knows the owner too"
+        for one in (feed, late):
+            host.perform(StopProcessor(one))
+
+
+class NoPlant(Surroundings):
+    def open(self, info: ChangefeedInfo) -> Parts:
+        raise OverflowError("a position that nobody can take")
+
+
+async def test_a_changefeed_whose_parts_cannot_be_built_hurts_nobody_else() -> None:
+    posted: list[object] = []
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=NoPlant(), plant=NoPlant(), tasks=tasks, post=posted.append)
+        host.perform(start(ChangefeedId("one")))
+    reported, ended = posted
+    assert isinstance(reported, ProcessorReported)
+    assert reported.error.code == "ProcessorCrashed"
+    assert ended == ProcessorEnded(ChangefeedId("one"))

@@ -1,9 +1,13 @@
 """Cleaning up after a removed changefeed touches the source only while that very changefeed is still stored."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
-from anyio import from_thread
+from anyio import from_thread, to_thread
 
 from agent.feed_parts import Feed
 from capture.config import ServerSettings
@@ -11,10 +15,10 @@ from capture.works import RealWorks
 from owner.jobs import UpstreamDropped
 from reactor import keys
 from reactor.client import Put
-from reactor.effects import DropUpstream
-from reactor.ids import CaptureId, ChangefeedId
+from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
+from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import ChangefeedInfo
+from reactor.records import ChangefeedInfo, DdlRecord, TableRecord
 from reactor.state import ClusterState
 from tests.unit.agent.log_build import name, put
 
@@ -76,3 +80,73 @@ async def test_files_go_only_while_their_changefeed_is_there(
     assert [answer.error for answer in posted] == [""]
     left = log.names() + staged.names()
     assert (str(name(1, epoch=9)) in left) if is_replaced else (left == [])
+
+
+class Silent:
+    """A source that does not answer until it is let go."""
+
+    numbers_readers = False
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer = threading.Event()
+        self.error: Exception | None = None
+
+    def drop(self) -> None:
+        self.asked += 1
+        self.answer.wait(30)
+        if self.error is not None:
+            raise self.error
+
+
+async def test_a_silent_source_is_asked_once_at_a_time_and_holds_no_thread_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments are written in threads of the common limiter; clean-ups that are asked for again must not fill it."""
+    works, etcd, source = RealWorks(ServerSettings(data_dir=tmp_path)), MemoryEtcd(), Silent()
+    uris = {"source": works.keeper.seal(NOBODY), "sink": works.keeper.seal("blackhole://")}
+    info = ChangefeedInfo(id=FEED, created_at=1.0, **uris)
+    monkeypatch.setattr(Feed, "open_source", lambda self: source)
+    await MemoryClient(etcd).put(str(keys.InfoKey("default", "default", FEED)), info.encode())
+    life = works.for_life(MemoryClient(etcd), CaptureId("here"), ClusterState("default"))
+    posted: list[UpstreamDropped] = []
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(life.drop_upstream, DropUpstream(FEED, info), posted.append)
+            while len(posted) < number:
+                await anyio.lowlevel.checkpoint()
+        while not source.asked:
+            await anyio.lowlevel.checkpoint()
+        assert to_thread.current_default_thread_limiter().borrowed_tokens == 0
+        source.answer.set()
+    assert source.asked == 1
+    assert sorted(answer.error for answer in posted)[:2] == ["", posted[0].error]
+    assert all("has not answered the last time yet" in answer.error for answer in posted[:49])
+    await life.drop_upstream(DropUpstream(FEED, info), posted.append)
+    assert (source.asked, posted[-1].error) == (2, ""), "what has ended can be asked again"
+
+
+async def test_whatever_goes_wrong_in_work_for_the_owner_is_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs beside the owner's seat: what it raised would end the capture's life."""
+    works, etcd, source = RealWorks(ServerSettings(data_dir=tmp_path)), MemoryEtcd(), Silent()
+    source.answer.set()
+    source.error = ZeroDivisionError("a bug of a driver")
+    info = ChangefeedInfo(
+        id=FEED, created_at=1.0, source=works.keeper.seal(NOBODY), sink=works.keeper.seal("nothing://x")
+    )
+    monkeypatch.setattr(Feed, "open_source", lambda self: source)
+    key = str(keys.InfoKey("default", "default", FEED))
+    client, posted = MemoryClient(etcd), list[Any]()
+    life = works.for_life(client, CaptureId("here"), ClusterState("default"))
+    table = TableRecord(table_id=1, schema_name="public", name="t")
+    for value in (info.encode(), b"garbage"):
+        await client.put(key, value)
+        await life.drop_upstream(DropUpstream(FEED, info), posted.append)
+        await life.read_sink(ReadSink(FEED, info, (table,), (), Ts(1)), posted.append)
+        await life.cut_sink(CutSink(FEED, info, table, (), (), Ts(1), 1), posted.append)
+        await life.apply_schema(ApplySchema(FEED, info, DdlRecord(ts=Ts(2))), posted.append)
+    assert len(posted) == 8
+    assert all(answer.error for answer in posted)
+    assert posted[0].error == "ZeroDivisionError: a bug of a driver"

@@ -7,6 +7,7 @@ records that real ones would. No clock but a number.
 from agent import effects
 from agent.agent import Agent
 from agent.gate import Gate
+from agent.gate import Owner as Elected
 from agent.parts import FlushLimits, held_tables
 from owner.owner import Owner
 from owner.settings import OwnerSettings
@@ -249,6 +250,7 @@ class SmallCluster:
         for message in orders:
             processor = self.processors.get((message.receiver, message.changefeed))
             if processor is not None:
+                processor.agent.gate.elect(Elected(self.owner.capture, self.owner.revision))
                 processor.take(processor.agent.handle(message, self.now))
         for (_, feed), processor in sorted(self.processors.items()):
             if "main" in self.state.changefeeds[feed].heads:

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.agent import Agent
-from agent.gate import Gate
+from agent.gate import Gate, Owner
 from capture import frames
 from owner.scheduler.answers import Answers
 from owner.scheduler.captures import CaptureManager
@@ -49,6 +49,7 @@ class _Pair:
         self.now += 0.5
         known = {span.table_id: Ts(1) for span in tables(table_count)}
         inbox, self._answers = self._answers, []
+        self.agent.gate.elect(Owner(A, self.coordinator.identity.owner_revision))
         for send in self.coordinator.poll(known, [A], inbox, Barrier(), self.now):
             for effect in self.agent.handle(self._carry(send.message), self.now):
                 if isinstance(effect, Send):
@@ -94,7 +95,7 @@ def test_many_spans_of_one_capture_come_to_a_new_owner_in_parts() -> None:
 
 
 def test_a_heartbeat_in_parts_is_answered_once_for_all_of_it() -> None:
-    agent = Agent(A, FEED, gate=Gate("run", 1, version="0.1.0"))
+    agent = Agent(A, FEED, gate=Gate("run", 1, version="0.1.0", owner=Owner(B, 1)))
     header = Header("0.1.0", 1, "", 1)
     asked = tables(MANY)
     done = [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent import effects
 from agent.agent import Agent
-from agent.gate import Gate
+from agent.gate import Gate, Owner
 from owner.scheduler.coordinator import Coordinator, Identity
 from owner.scheduler.replication import SetState
 from owner.settings import SchedulerSettings
@@ -143,6 +143,8 @@ class _Cluster:
         for pair in sorted(self.network.queues):
             processor = self.processors.get(pair[1])
             if processor is not None and self.random.random() < 0.6 and (message := self.network.receive(pair)):
+                if processor.agent.gate.owner.revision < message.header.owner_revision:  # etcd shows the owner by then
+                    processor.agent.gate.elect(Owner(message.sender, message.header.owner_revision))
                 processor.take(processor.agent.handle(message, self.now))
 
     def work(self) -> None:

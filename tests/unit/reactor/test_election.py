@@ -8,7 +8,7 @@ import pytest
 
 from reactor.client import Put
 from reactor.election import Election, Leader
-from reactor.errors import NotOwnerError, OwnerNotFoundError, SessionDoneError
+from reactor.errors import EtcdUnreachableError, NotOwnerError, OwnerNotFoundError, SessionDoneError
 from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.session import Session, open_session
 
@@ -144,3 +144,44 @@ async def test_observers_see_every_change_of_leader() -> None:
         await anyio.sleep(1)
         tasks.cancel_scope.cancel()
     assert seen == [None, "a", None, "b"]
+
+
+class Deaf(MemoryClient):
+    """An etcd that takes no deletions for a while."""
+
+    is_deaf = False
+
+    async def delete(self, key: str) -> bool:
+        if self.is_deaf:
+            raise EtcdUnreachableError("no answer")
+        return await super().delete(key)
+
+
+async def test_no_revision_is_won_twice() -> None:
+    """A resignation that etcd did not take leaves the key; who stands again must not win with it."""
+    client = Deaf(MemoryEtcd())
+    async with open_session(client, ttl_s=60) as session:
+        election = Election(client, session, prefix=PREFIX)
+        won = []
+        for _ in range(3):
+            await election.campaign("a")
+            won.append(election.revision)
+            client.is_deaf = True
+            await election.resign()
+            client.is_deaf = False
+        assert won == sorted(set(won))
+
+
+async def test_a_resignation_is_tried_until_etcd_takes_it() -> None:
+    server = MemoryEtcd()
+    client = Deaf(server)
+    async with open_session(client, ttl_s=60) as session, candidate(server) as (heir, _):
+        election = Election(client, session, prefix=PREFIX)
+        await election.campaign("a")
+        client.is_deaf = True
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(election.withdraw)
+            tasks.start_soon(heir.campaign, "heir")
+            await anyio.sleep(20)
+            client.is_deaf = False
+        assert (await heir.leader()).value == "heir"
