@@ -4,17 +4,16 @@ A column that only some of the range's schemas have is *unknown* in the rows of 
 update left out. Where a before image has the whole row, it tells what such an update left unchanged.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from agent.errors import TableHeldError
-from agent.ports import BEFORE_FULL, TRUNCATE, Changes
-from agent.span_rows import key_changes
+from agent.ports import TRUNCATE, Changes
+from agent.span_rows import fill_from_before, key_changes
 
 Mask = npt.NDArray[np.bool_]
 
@@ -33,13 +32,15 @@ def after_truncate(parts: Sequence[Changes]) -> tuple[list[Changes], bool]:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """All changes of a range. ``moved``: updates that changed the key. ``before_keys``: key columns of the before
-    images, NULL where there was none. ``unknown[column]``: where the after image has no value for it, not even NULL."""
+    images, NULL where there was none. ``unknown[column]``: where the after image has no value for it, not even NULL.
+    ``left_out[column]``: where that is so because an update left it out, not because the column came later."""
 
     op: npt.NDArray[np.int8]
     moved: Mask
     after: pa.Table
     before_keys: pa.Table | None
     unknown: dict[str, Mask]
+    left_out: dict[str, Mask]
 
     @classmethod
     def gather(cls, parts: Sequence[Changes], key: Sequence[str]) -> "Rows":
@@ -51,24 +52,9 @@ class Rows:
             moved=np.concatenate([key_changes(part, key) for part in parts]),
             after=pa.Table.from_batches([_widen(part, schema) for part in parts], schema),
             before_keys=None if all(keys is None for keys in before) else _concat_keys(before, parts, schema, key),
-            unknown=_unknown(parts, schema),
+            unknown=_by_column(parts, schema, _unknown_in),
+            left_out=_by_column(parts, schema, lambda part, name: part.unchanged.get(name)),
         )
-
-
-def fill_from_before(part: Changes) -> Changes:
-    """A full before image tells what an unchanged column holds."""
-    if not part.unchanged or part.before is None:
-        return part
-    full = part.before_kind == BEFORE_FULL
-    after, unchanged = part.after, {}
-    for name, mask in part.unchanged.items():
-        told = mask & full
-        if told.any():
-            column = pc.if_else(pa.array(told), part.before.column(name), after.column(name))
-            after = after.set_column(after.schema.get_field_index(name), after.schema.field(name), column)
-        if (mask & ~full).any():
-            unchanged[name] = mask & ~full
-    return replace(part, after=after, unchanged=unchanged)
 
 
 def _widest_schema(parts: Sequence[Changes]) -> pa.Schema:
@@ -100,14 +86,17 @@ def _column(batch: pa.RecordBatch, wanted: pa.Field, part: Changes) -> pa.Array:
         ) from error
 
 
-def _unknown(parts: Sequence[Changes], schema: pa.Schema) -> dict[str, Mask]:
-    unknown = {}
+def _by_column(
+    parts: Sequence[Changes], schema: pa.Schema, mask_of: Callable[[Changes, str], Mask | None]
+) -> dict[str, Mask]:
+    """The columns that have a mask in one part at least."""
+    found = {}
     for name in schema.names:
-        masks = [_unknown_in(part, name) for part in parts]
+        masks = [mask_of(part, name) for part in parts]
         if any(mask is not None for mask in masks):
             filled = [np.zeros(len(p), np.bool_) if m is None else m for p, m in zip(parts, masks, strict=True)]
-            unknown[name] = np.concatenate(filled)
-    return unknown
+            found[name] = np.concatenate(filled)
+    return found
 
 
 def _unknown_in(part: Changes, name: str) -> Mask | None:

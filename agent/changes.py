@@ -37,6 +37,10 @@ class NetChanges:
     ``kept[column]``: True where the sink keeps the value it has stored for that row of ``upserts``. ``origin``: key
     columns, one row per row of ``upserts``: under which key that is stored; None when all have it under their own.
     ``is_truncated``: everything the sink holds goes first. ``is_insert_only``: no key of the range was there before.
+
+    ``needed``: True for rows of ``upserts`` of which an update left values out that stand in the sink alone; None when
+    there are none. Where the sink has no such row, nobody knows them. ``lost``: those of them that the sink cannot
+    have, since what had their key was removed before, in this range.
     """
 
     upserts: pa.Table
@@ -45,6 +49,8 @@ class NetChanges:
     origin: pa.Table | None = None
     is_truncated: bool = False
     is_insert_only: bool = False
+    needed: Mask | None = None
+    lost: Mask | None = None
 
     def __len__(self) -> int:
         return int(self.upserts.num_rows + self.deletes.num_rows)
@@ -64,13 +70,15 @@ def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
     last = events.last_of_key()
     stays = last[~events.is_delete[last]]
     gone = last[events.is_delete[last]]
-    upserts, kept, origin = _resolve(rows, events, stays)
+    final = _resolve(rows, events, stays)
     first_op = rows.op[events.row[events.first_of_key()]]
     return NetChanges(
-        upserts=upserts,
+        upserts=final.rows,
         deletes=events.keys.take(events.key_at[gone]),
-        kept=kept,
-        origin=origin,
+        kept=final.kept,
+        origin=final.origin,
+        needed=final.needed,
+        lost=final.needed if is_truncated else final.lost,
         is_truncated=is_truncated,
         is_insert_only=bool((first_op == INSERT).all()),
     )
@@ -127,14 +135,26 @@ class _Events:
         return before
 
 
-def _resolve(rows: Rows, events: _Events, stays: Indexes) -> tuple[pa.Table, dict[str, Mask], pa.Table | None]:
-    """The final rows: each column from the nearest event that knows it, going back along the row's own history."""
+@dataclass(frozen=True, slots=True)
+class _Final:
+    """The final rows, as in ``NetChanges``."""
+
+    rows: pa.Table
+    kept: dict[str, Mask] = field(default_factory=dict)
+    origin: pa.Table | None = None
+    needed: Mask | None = None
+    lost: Mask | None = None
+
+
+def _resolve(rows: Rows, events: _Events, stays: Indexes) -> _Final:
+    """Each column from the nearest event that knows it, going back along the row's own history."""
     final = rows.after.take(events.row[stays])
     if not rows.unknown:
-        return final, {}, None
-    back, root_code_at = _history(rows, events)
+        return _Final(final)
+    back, root_code_at, follows_delete = _history(rows, events)
     kept: dict[str, Mask] = {}
     root = stays.copy()
+    needed, gone = np.zeros((2, len(stays)), np.bool_)
     for name, unknown in rows.unknown.items():
         known = ~unknown[events.row]
         source = _nearest(known, back)[stays]
@@ -144,19 +164,25 @@ def _resolve(rows: Rows, events: _Events, stays: Indexes) -> tuple[pa.Table, dic
         if lost.any():
             kept[name] = lost
             root = np.where(lost, source, root)
+            if name in rows.left_out:
+                left_out = lost & rows.left_out[name][events.row[source]]
+                needed |= left_out
+                gone |= left_out & follows_delete[source]
     at = root_code_at[root]
     is_moved = events.code[at] != events.code[stays]
-    return final, kept, events.keys.take(events.key_at[at]) if kept and is_moved.any() else None
+    origin = events.keys.take(events.key_at[at]) if kept and is_moved.any() else None
+    return _Final(final, kept, origin, needed if needed.any() else None, gone if gone.any() else None)
 
 
-def _history(rows: Rows, events: _Events) -> tuple[Indexes, Indexes]:
-    """For each event the one its row comes from (-1: none in this range), and the one whose key the row had before."""
+def _history(rows: Rows, events: _Events) -> tuple[Indexes, Indexes, Mask]:
+    """For each event the one its row comes from (-1: none in this range), the one whose key the row had before, and
+    whether another row had that key earlier in this range."""
     at = np.arange(len(events.row))
     arrives = np.append(False, events.is_twin[:-1])  # a key-changing update stands right behind its twin
     held = np.where(arrives, at - 1, at)
     back = events.before_on_key()[held]
     begins = (rows.op[events.row] == INSERT) | events.is_delete | ((back >= 0) & events.is_delete[back])
-    return np.where(begins, -1, back), held
+    return np.where(begins, -1, back), held, begins & (back >= 0)
 
 
 def _nearest(known: Mask, back: Indexes) -> Indexes:

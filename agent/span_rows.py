@@ -86,6 +86,22 @@ def by_span(changes: Changes, spans: Sequence[TableSpan], *, key: Sequence[str])
             yield number, changes.take(order[begin:end])
 
 
+def fill_from_before(part: Changes) -> Changes:
+    """A full before image tells what an unchanged column holds."""
+    if not part.unchanged or part.before is None:
+        return part
+    full = part.before_kind == BEFORE_FULL
+    after, unchanged = part.after, {}
+    for name, mask in part.unchanged.items():
+        told = mask & full
+        if told.any():
+            column = pc.if_else(pa.array(told), part.before.column(name), after.column(name))
+            after = after.set_column(after.schema.get_field_index(name), after.schema.field(name), column)
+        if (mask & ~full).any():
+            unchanged[name] = mask & ~full
+    return replace(part, after=after, unchanged=unchanged)
+
+
 def _within(hashes: npt.NDArray[np.uint64], span: TableSpan) -> Mask:
     inside = hashes >= np.uint64(span.start)
     return inside if span.end == KEY_SPACE else inside & (hashes < np.uint64(span.end))
@@ -95,6 +111,7 @@ def _split_moves(changes: Changes, arrives: Mask, leaves: Mask) -> Changes:
     """Updates from another span become inserts, updates to another span become deletes."""
     if not arrives.any() and not leaves.any():
         return changes
+    changes = fill_from_before(changes)  # which an insert has none of
     op = np.where(arrives, INSERT, np.where(leaves, DELETE, changes.op)).astype(np.int8)
     before_kind = np.where(arrives, BEFORE_NONE, changes.before_kind).astype(np.int8)
     gone = pa.array(leaves)

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.change_rows import Mask, fill_from_before
+from agent.change_rows import Mask
 from agent.ports import BEFORE_FULL, BEFORE_KEY, DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.sinks import delta_schema
-from agent.span_rows import key_changes
+from agent.span_rows import fill_from_before, key_changes
 from reactor.ids import TableSpan, Ts
 
 _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE, _TRUNCATE = range(5)

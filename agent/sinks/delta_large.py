@@ -38,6 +38,7 @@ from agent.sinks.delta_table import TablePlace
 from agent.sinks.delta_vectors import Positions
 from agent.span_rows import by_span, incomplete_moves
 from reactor.ids import TableSpan
+from reactor.records import TableRecord
 
 #: what is not more is folded at once: decoded, with what folding takes for each row
 _WHOLE_BYTES = 64 << 20
@@ -64,7 +65,7 @@ def write(
         return first
     rows, commit_time = 0, 0.0
     with tempfile.TemporaryDirectory(prefix="weir-large-", dir=_scratch()) as directory:
-        scratch = _Scratch(directory, _parts(task), task.table.key)
+        scratch = _Scratch(directory, _parts(task), task.table)
         for part in _all(first, rest):
             rows, commit_time = rows + len(part), max(commit_time, part.commit_time)
             scratch.lay_down(part)
@@ -150,11 +151,12 @@ class _Scratch:
     """What is laid down by part: the changes; then the keys that the table may hold, and rows that leave values out;
     then the values."""
 
-    def __init__(self, directory: str, spans: Sequence[TableSpan], key: Sequence[str]) -> None:
+    def __init__(self, directory: str, spans: Sequence[TableSpan], table: TableRecord) -> None:
         self._directory = directory
         self._spans = spans
         self._starts = np.array([span.start for span in spans], np.uint64)
-        self._key = key
+        self._table = table
+        self._key = table.key
         #: as the source has it, and as the table has its keys
         self.schema: pa.Schema | None = None
         self.keys: pa.Schema | None = None
@@ -215,7 +217,7 @@ class _Scratch:
         for number in range(len(self._spans)):
             for rows in self._laid_down("incomplete", number):
                 values = self._laid_down("values", number)
-                yield rows.filled((at, found.select(rows.columns.names)) for at, found in values)
+                yield rows.filled(((at, found.select(rows.columns.names)) for at, found in values), self._table)
                 del rows
             self._forget("values", number)  # another attempt finds others
 
@@ -286,6 +288,7 @@ def _folded(log: TableLog | None, task: FlushTask, scratch: _Scratch) -> Iterato
     has_columns = True
     for number, rows in scratch.laid_down() if scratch.fits else ():
         net = net_changes(rows, key=task.table.key)
+        delta_stored.refuse_lost(replace(net, lost=net.needed) if scratch.is_truncated else net, task)
         rows.clear()  # what is folded is a copy
         upserts = delta_schema.delta_table(net.upserts)
         has_columns = has_columns and log is not None and delta_upsert.fits(log, upserts)

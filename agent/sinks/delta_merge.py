@@ -13,6 +13,7 @@ the sink has, so it is merged. So it is where a filter has left rows that the so
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
@@ -24,11 +25,13 @@ from agent.sinks import (
     delta_large,
     delta_log,
     delta_schema,
+    delta_stored,
     delta_table,
     delta_truncate,
     delta_upsert,
 )
 from agent.sinks.delta_table import TablePlace
+from reactor.records import TableRecord
 
 _GONE = "gone"
 
@@ -38,6 +41,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
 
     :raises SinkFencedError: it does not stand at ``from_ts``.
     :raises SinkConflictError: others committed first, again and again.
+    :raises LeftOutValueError: an update left out what the table does not have.
     """
     with delta_log.borrowed(place) as log:
         if delta_table.is_written(log or place.opened(), task):
@@ -46,6 +50,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
         if isinstance(parts, FlushResult):
             return parts
         net = net_changes(parts, key=task.table.key)
+        delta_stored.refuse_lost(net, task)
         rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)
         source = parts[-1].after.schema if parts else None
         parts.clear()  # what is written is a copy
@@ -88,7 +93,9 @@ def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Ta
     """Find the rows of the changed keys and put the new ones in their place."""
     key = task.table.key
     if net.origin is not None:
-        net, upserts = _fetch_moved(table, net, upserts, key)
+        net, upserts = _fetch_moved(table, net, upserts, task.table)
+    elif net.needed is not None:
+        _refuse_missing(table, net, upserts, task.table)
     source = _merge_source(net, upserts, key)
     column = {name: f"s.c{at}" for at, name in enumerate(upserts.schema.names)}
     values = {
@@ -132,15 +139,19 @@ def _merge_source(net: NetChanges, upserts: pa.Table, key: Sequence[str]) -> pa.
 
 
 def _fetch_moved(
-    table: DeltaTable, net: NetChanges, upserts: pa.Table, key: Sequence[str]
+    table: DeltaTable, net: NetChanges, upserts: pa.Table, record: TableRecord
 ) -> tuple[NetChanges, pa.Table]:
     """Rows that changed their key while a value of theirs is known to the sink alone: read it under the old key."""
     assert net.origin is not None
+    key = record.key
     origin = delta_schema.delta_table(net.origin)
     stored = _stored_rows(table, origin, [*key, *net.kept], key)
     place = pa.array(range(origin.num_rows), pa.int64())
     found = origin.append_column("place", place).join(stored, keys=list(key), join_type="inner")
     at = pc.index_in(place, value_set=found.column("place").combine_chunks())
+    if net.needed is not None:
+        is_missing = net.needed & at.is_null().to_numpy(zero_copy_only=False)
+        delta_stored.refuse_missing(upserts, net.kept, is_missing, record)
     kept = {}
     for name, mask in net.kept.items():
         values = found.column(name).combine_chunks().take(at)
@@ -153,20 +164,30 @@ def _fetch_moved(
     return NetChanges(net.upserts, net.deletes, kept), upserts
 
 
+def _refuse_missing(table: DeltaTable, net: NetChanges, upserts: pa.Table, record: TableRecord) -> None:
+    """Where a MERGE finds no row it inserts one, with NULL for what an update left out: so it is known before.
+
+    :raises LeftOutValueError: there is no such row.
+    """
+    assert net.needed is not None
+    (at,) = np.nonzero(net.needed)
+    wanted = upserts.select(list(record.key)).take(pa.array(at))
+    which = delta_stored.match(wanted, _stored_rows(table, wanted, list(record.key), record.key))
+    is_missing = net.needed.copy()
+    is_missing[at[which[which >= 0]]] = False
+    delta_stored.refuse_missing(upserts, net.kept, is_missing, record)
+
+
 def _stored_rows(table: DeltaTable, keys: pa.Table, columns: list[str], key: Sequence[str]) -> pa.Table:
     """The stored rows whose first key column is among ``keys``; a rare path, so the table is simply read through."""
     wanted = keys.column(key[0]).combine_chunks()
-    reader = pa.RecordBatchReader.from_stream(table.scan(columns=columns))
-    kept = []
-    for batch in reader:
-        plain = pa.table([batch.column(name) for name in columns], names=columns)
-        plain = plain.cast(pa.schema([keys.schema.field(n) if n in key else _plain_field(plain, n) for n in columns]))
-        kept.append(plain.filter(pc.is_in(plain.column(key[0]), value_set=wanted)))
+    plain = delta_table.plain_schema(table.schema())
+    schema = pa.schema([keys.schema.field(name) if name in key else plain.field(name) for name in columns])
+    kept = [schema.empty_table()]
+    for batch in pa.RecordBatchReader.from_stream(table.scan(columns=columns)):
+        rows = pa.table([batch.column(name) for name in columns], names=columns).cast(schema)
+        kept.append(rows.filter(pc.is_in(rows.column(key[0]), value_set=wanted)))
     return pa.concat_tables(kept)
-
-
-def _plain_field(table: pa.Table, name: str) -> pa.Field:
-    return pa.field(name, delta_schema.plain_type(table.schema.field(name).type))
 
 
 def _quoted(name: str) -> str:

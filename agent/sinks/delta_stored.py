@@ -1,10 +1,11 @@
 """Values that only the table has: what an update left out is looked up in the row that it replaces, and only there.
 
 PostgreSQL leaves out large values that an update has not changed, MySQL and MariaDB (``binlog_row_image=MINIMAL``) all
-columns that it has not.
+columns that it has not. A table that lacks the row (a filter ignored its insert, mode ``incremental`` began later, the
+row was lost) cannot get it right: it is held, as NULL would be a value that the source never had.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -15,8 +16,11 @@ import pyarrow.parquet as pq
 
 from agent.change_rows import Mask
 from agent.changes import NetChanges, key_codes
+from agent.errors import LeftOutValueError
+from agent.ports import FlushTask
 from agent.sinks import delta_schema
 from agent.sinks.delta_vectors import Positions
+from reactor.records import TableRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,17 +56,19 @@ def _column(rows: pa.Table, wanted: pa.Field) -> pa.ChunkedArray | pa.Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IncompleteRows:
-    """Upserts as they are written, of which ``rows`` (their numbers) leave out a value of a column in ``kept``."""
+    """Upserts as they are written, of which ``rows`` (their numbers) leave out a value of a column in ``kept``;
+    ``needed``: those that only the table can tell."""
 
     upserts: pa.Table
     kept: dict[str, Mask]
     rows: Positions
+    needed: Mask | None
 
     @classmethod
     def of(cls, upserts: pa.Table, net: NetChanges) -> Self:
         """``upserts`` are those of ``net``."""
         (rows,) = np.nonzero(np.logical_or.reduce(list(net.kept.values())))
-        return cls(upserts, net.kept, rows)
+        return cls(upserts, net.kept, rows, net.needed)
 
     @property
     def columns(self) -> pa.Schema:
@@ -73,14 +79,19 @@ class IncompleteRows:
         keys = self.upserts.select(list(key)) if net.origin is None else delta_schema.delta_table(net.origin)
         return keys.take(pa.array(self.rows))
 
-    def filled(self, found: Iterable[tuple[Positions, pa.Table]]) -> pa.Table:
-        """Whole rows. ``found``: which of ``rows``, and the table's values of ``columns``; NULL where none are."""
+    def filled(self, found: Iterable[tuple[Positions, pa.Table]], table: TableRecord) -> pa.Table:
+        """Whole rows. ``found``: which of ``rows``, and the table's values of ``columns``.
+
+        :raises LeftOutValueError: the table has no such row.
+        """
         rows, pieces = [np.empty(0, np.int64)], [self.columns.empty_table()]
         for at, values in found:
             rows.append(self.rows[at])
             pieces.append(values)
         source = np.full(self.upserts.num_rows, -1, np.int64)
         source[np.concatenate(rows)] = np.arange(sum(map(len, rows)))
+        if self.needed is not None:
+            refuse_missing(self.upserts, self.kept, self.needed & (source < 0), table)
         values, at = pa.concat_tables(pieces), pa.array(source, mask=source < 0)
         upserts = self.upserts
         for name, is_left_out in self.kept.items():
@@ -90,11 +101,13 @@ class IncompleteRows:
         return upserts
 
 
-def fill(upserts: pa.Table, net: NetChanges, replaced: Iterable[ReplacedRows], *, key: Sequence[str]) -> pa.Table:
-    """``upserts`` (those of ``net``, as they are written) with what the table holds of what they leave out; NULL where
-    it holds no such row."""
+def fill(upserts: pa.Table, net: NetChanges, replaced: Iterable[ReplacedRows], table: TableRecord) -> pa.Table:
+    """``upserts`` (those of ``net``, as they are written) with what the table holds of what they leave out.
+
+    :raises LeftOutValueError: it has no such row.
+    """
     incomplete = IncompleteRows.of(upserts, net)
-    wanted = incomplete.stored_keys(net, key)
+    wanted = incomplete.stored_keys(net, table.key)
 
     def found() -> Iterator[tuple[Positions, pa.Table]]:
         for item in replaced:
@@ -102,7 +115,7 @@ def fill(upserts: pa.Table, net: NetChanges, replaced: Iterable[ReplacedRows], *
             for at, values in item.values(np.flatnonzero(which >= 0), incomplete.columns):
                 yield which[at], values
 
-    return incomplete.filled(found())
+    return incomplete.filled(found(), table)
 
 
 def match(wanted: pa.Table, keys: pa.Table) -> Positions:
@@ -111,3 +124,30 @@ def match(wanted: pa.Table, keys: pa.Table) -> Positions:
     row = np.full(int(codes.max(initial=0)) + 1, -1, np.int64)
     row[codes[: wanted.num_rows]] = np.arange(wanted.num_rows)
     return row[codes[wanted.num_rows :]]
+
+
+def refuse_lost(net: NetChanges, task: FlushTask) -> None:
+    """:raises LeftOutValueError: an update left values out that the table cannot have, or that cannot be told from
+    those of another row: while a snapshot was read in several goes, a key may have been two rows'."""
+    if net.lost is not None:
+        refuse_missing(net.upserts, net.kept, net.lost, task.table)
+    if net.needed is not None and net.origin is not None and task.from_ts < task.table.consistent_ts:
+        both = key_codes(pa.concat_tables([net.origin, net.upserts.select(net.origin.schema.names)]))
+        is_moved = both[: len(net.needed)] != both[len(net.needed) :]
+        refuse_missing(net.upserts, net.kept, net.needed & is_moved, task.table)
+
+
+def refuse_missing(upserts: pa.Table, kept: Mapping[str, Mask], is_missing: Mask, table: TableRecord) -> None:
+    """:raises LeftOutValueError: if there are any."""
+    (at,) = np.nonzero(is_missing)
+    if not len(at):
+        return
+    [key] = upserts.select(list(table.key)).slice(at[0], 1).to_pylist()
+    name = f"{table.schema_name}.{table.name}"
+    columns = ", ".join(column for column, mask in kept.items() if mask[at[0]])
+    told = ", ".join(f"{column}={value!r}" for column, value in key.items())[:200]
+    raise LeftOutValueError(
+        f"an update of {name} left out {columns}, and the sink has no row of {told} to take it from (an event filter, "
+        "mode incremental or an earlier loss has kept it away); let the source log whole rows (REPLICA IDENTITY FULL, "
+        f"binlog_row_image=FULL), leave the table out by a filter rule !{name}, and create a changefeed for it alone"
+    )

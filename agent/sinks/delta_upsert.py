@@ -124,7 +124,7 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
     if net.kept:
         touched = (item for item in thinned if item.is_touched)
         replaced = (_replaced(place, item, _stored_keys(place, item.file, wanted.schema)) for item in touched)
-        upserts = delta_stored.fill(upserts, net, replaced, key=task.table.key)
+        upserts = delta_stored.fill(upserts, net, replaced, task.table)
     small = [item for item in thinned if item.is_small]
     merged = small if len(small) > _SMALL_MAX else []
     if not log.takes_vectors:
