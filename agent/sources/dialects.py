@@ -69,7 +69,9 @@ def conversions(
     """
     match after.dialect:
         case Dialect.POSTGRESQL:
-            return {}
+            from agent.sources.postgres import retyping as postgres
+
+            return postgres.conversions(before, after, origins, context)
         case Dialect.MYSQL:
             from agent.sources.mysql import retyping as mysql
 

@@ -49,7 +49,7 @@ async def test_what_no_sink_sees_is_no_change(rig: SyncRig) -> None:
         rig,
         "ALTER TABLE b ALTER n SET DEFAULT 3; INSERT INTO b VALUES (2, 2)",
         "CREATE INDEX ON a (v); INSERT INTO a VALUES (2)",
-        "ALTER TABLE a ALTER v TYPE varchar(80); INSERT INTO a VALUES (3)",
+        "ALTER TABLE a ALTER v TYPE varchar; INSERT INTO a VALUES (3)",
     )
     assert found == []
 

@@ -5,7 +5,8 @@ string; since pgoutput's ``binary`` option is one switch for the whole stream, a
 text mode (who opens it decides with ``is_known``).
 
 Enums and domains have oids of their own in every database. ``resolve_column`` replaces them once, where a schema is
-built: a domain by its base type (with the domain's modifier), an enum by the pseudo type ``anyenum``. So a
+built: a domain by its base type (with the domain's modifier), an enum by the pseudo type ``anyenum`` (its own oid
+is the modifier then). So a
 ``TableSchema`` that is written down decodes without asking the database again.
 """
 
@@ -164,8 +165,8 @@ def resolve_column(column: Column, user_types: Mapping[int, UserType]) -> Column
     """Replace a domain by its base type and an enum by ``ENUM_OID``; any other column is returned as it is."""
     type_id, modifier = column.type_id, column.modifier
     while (user_type := user_types.get(type_id)) is not None:
-        if user_type.is_enum:
-            return replace(column, type_id=ENUM_OID, modifier=-1)
+        if user_type.is_enum:  # which one it is, the modifier says
+            return replace(column, type_id=ENUM_OID, modifier=type_id)
         # A domain over a domain: only the innermost that has a modifier says something about the values.
         modifier = user_type.modifier if user_type.modifier >= 0 else modifier
         type_id = user_type.base
