@@ -48,7 +48,7 @@ _OIDS = {
 
 
 def _rows() -> dict[str, str]:
-    section = _DOCUMENT.read_text().split("\n## PostgreSQL\n")[1].split("\n## ")[0]
+    section = _DOCUMENT.read_text().split("\n## PostgreSQL\n")[1].split("\n##")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip() for cell in line.split("|")] for line in lines]
     return {row[1]: row[2].strip("`") for row in cells}
