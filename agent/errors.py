@@ -11,6 +11,7 @@ SourceError                 the source database refused or failed
 LogError                    the change log's storage refused or failed (retryable)
 ├── LogFencedError          another sync worker has taken the log over
 └── LogStorageMismatchError the log storage is not this cluster's
+HoldTooEarlyError           a table must be held, which some captures of the cluster do not know yet (retryable)
 UnitFencedError             a worker with a newer order runs this unit
 SinkError                   the sink refused or failed
 ├── SinkUriError            unknown scheme or malformed URI
@@ -89,6 +90,12 @@ class LogFencedError(LogError):
     """Another sync worker has taken the log over; this one must stop."""
 
     retryable = False
+
+
+class HoldTooEarlyError(WeirError):
+    """A table can no longer be followed, and the cluster's format does not know held tables yet."""
+
+    retryable = True
 
 
 class LogStorageMismatchError(LogError):

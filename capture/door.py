@@ -26,7 +26,7 @@ from capture.version import installed_version
 from owner import jobs
 from owner.scheduler.spans import shared_spans
 from owner.views import ChangefeedView as OwnersView
-from reactor import keys
+from reactor import formats, keys
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.cuts import TableCut
 from reactor.errors import OwnerNotFoundError
@@ -153,6 +153,8 @@ class Door:
         life = self._life
         info_key = str(keys.InfoKey(life.state.cluster, life.state.namespace, changefeed))
         await self._check_absent(life, info_key, changefeed)
+        for name, needed in formats.needed_by(spec.config).items():
+            formats.refuse_early(name.replace("_", "-"), needed, life.state.format)
         await self._capture.works.check(spec)
         # epochs of one that was removed under the same name are all smaller: each of them took a revision
         info = self._info(changefeed, spec).with_(epoch=await self._check_absent(life, info_key, changefeed))

@@ -15,12 +15,13 @@ from agent.processors import Processors
 from capture.config import ServerSettings
 from capture.hearing import Hearing
 from capture.hosting import AGENT_TOPIC, OWNER_TOPIC, ProcessorHost
+from capture.joining import join
 from capture.messaging import Messenger
 from capture.seat import Seat
 from capture.transport import Transport
 from capture.version import installed_version
 from capture.works import Works
-from reactor import keys
+from reactor import formats, keys
 from reactor.client import Compare, EtcdClient, Target
 from reactor.errors import EtcdError, SessionDoneError
 from reactor.ids import CaptureId
@@ -68,10 +69,14 @@ class Life:
         await self._ended.wait()
 
     async def listen(self, hearing: Hearing) -> None:
-        """End when the owner is not heard any more."""
+        """End when the owner is not heard any more.
+
+        :raises FormatError: the cluster's format was raised past what this capture knows.
+        """
         silent = 0
         while silent < _HEARING_LOOKS:
             await anyio.sleep(_HEARING_LOOK_S)
+            formats.refuse_unknown(self.state.format)
             is_deaf = hearing.is_deaf(self.state.owner, self.state.changefeeds.values(), anyio.current_time())
             silent = silent + 1 if is_deaf else 0
         _log.warning("the owner is not heard: this capture starts anew", capture=self.info.id)
@@ -113,7 +118,7 @@ async def _parts(base: Base, client: EtcdClient, session: Session, settings: Rea
     async with messenger, anyio.create_task_group() as tasks:
         info = _info(base, capture_id, messenger.address)
         key = str(keys.CaptureKey(cluster, capture_id))
-        registered = await client.put(key, info.encode(), lease=session.lease)
+        registered = await join(client, cluster, info, lease=session.lease)
         _log.info("registered", capture=capture_id, address=info.address, peer_address=info.peer_address)
         processors = Processors(capture_id, cluster=cluster)
         works = base.works.for_life(client, capture_id, state)
@@ -173,6 +178,7 @@ def _info(base: Base, capture_id: CaptureId, peer_address: str) -> CaptureInfo:
         started_at=time.time(),
         hostname=socket.gethostname(),
         pid=os.getpid(),
+        format=formats.NEWEST,
     )
 
 

@@ -38,6 +38,7 @@ from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.log_mark import mark_of
 from reactor.records import ChangefeedInfo, LogHead, RunningError, TableRecord, UnitRecord
 from reactor.state import ClusterState
 
@@ -195,7 +196,7 @@ class RealWorks:
         """
         key = str(keys.LogStorageKey(self._settings.cluster_id))
         stored = await client.get(key)
-        expected = stored.value.decode() if stored else None
+        expected = mark_of(stored.value) if stored else None
         uri = self._settings.log_storage_uri
         run = partial(claim, uri, cluster_id=self._settings.cluster_id, expected=expected)
         found = await to_thread.run_sync(run)
@@ -203,7 +204,7 @@ class RealWorks:
             absent = Compare(key, Target.CREATE_REVISION, 0)
             if not (await client.txn([absent], [Put(key, found.encode())])).succeeded:
                 other = await client.get(key)
-                if other is None or other.value.decode() != found:
+                if other is None or mark_of(other.value) != found:
                     raise LogStorageMismatchError(
                         f"two captures began this cluster at once on different log storage ({uri} is one of them); "
                         "give all of them the same --log-storage"

@@ -8,7 +8,7 @@ changefeed that one of them touched is ticked next time, from what has then been
 from collections import Counter
 from collections.abc import Sequence
 
-from owner import amendment, gc, jobs, views
+from owner import amendment, cluster_format, gc, jobs, views
 from owner.backoff import uniform_of
 from owner.changefeed import Changefeed, Site
 from owner.errors import (
@@ -23,7 +23,9 @@ from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.questions import Questions
 from owner.settings import OwnerSettings
 from owner.units import SOURCE
+from reactor import formats
 from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
+from reactor.errors import FormatError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
 from reactor.state import ChangefeedState, ClusterState
@@ -74,6 +76,7 @@ class Owner:
                     effects += self._do_feed_job(event, state, touched, now)
                 case _:
                     effects.append(Log("warning", "unknown event", (("kind", type(event).__name__),)))
+        effects += cluster_format.tick(state)
         effects += self._tick_changefeeds(state, messages, touched, now)
         return _with_one_wake(effects)
 
@@ -105,7 +108,7 @@ class Owner:
         loads = Counter(capture for changefeed in self.changefeeds.values() for capture in _workers_of(changefeed))
         spans = sum(len(changefeed.run.coordinator.sets) for changefeed in self.changefeeds.values() if changefeed.run)
         questions = Questions(self._settings.scheduler, spans=spans)
-        world = World(tuple(sorted(state.captures)), loads, questions)
+        world = World(tuple(sorted(cluster_format.knowing(state))), loads, questions, state.format)
         for id in sorted(self.changefeeds):
             if id in touched:
                 effects.append(WakeAt(now))
@@ -174,6 +177,7 @@ class Owner:
             changefeed, feed = self._find(job, state)
             if job.changefeed in touched and not isinstance(job, jobs.Query):
                 raise JobRefusedError(f"changefeed {job.changefeed} is just being changed; ask again")
+            _refuse_early(job, state.format)
             effects = self._carry_out(job, changefeed, feed, now)
         except OwnerError as error:
             return [_refusal(job.job_id, error)]
@@ -248,6 +252,17 @@ class Owner:
             return views.unreadable(feed, f"it cannot be shown ({type(error).__name__}: {error}); see the owner's log")
         why = "; ".join(feed.broken[key] for key in sorted(feed.broken))
         return views.unreadable(feed, f"{why}; repair or delete its keys") if view is None and why else view
+
+
+def _refuse_early(job: jobs.FeedJob, number: int) -> None:
+    """:raises JobRefusedError: a setting would make the changefeed unreadable to some captures of the cluster."""
+    if not isinstance(job, jobs.Update) or job.config is None:
+        return
+    for name, needed in formats.needed_by(job.config).items():
+        try:
+            formats.refuse_early(name.replace("_", "-"), needed, number)
+        except FormatError as error:
+            raise JobRefusedError(str(error)) from None
 
 
 def _failed(changefeed: Changefeed, error: Exception, now: float) -> list[Effect]:

@@ -39,11 +39,12 @@ from reactor.sync_point import SyncPoint
 @dataclass(frozen=True, slots=True)
 class World:
     """What is the same for all changefeeds in one tick. ``worker_loads``: running workers by capture. ``questions``:
-    what may be asked of captures."""
+    what may be asked of captures. ``format``: the cluster's."""
 
     alive: tuple[CaptureId, ...]
     worker_loads: Mapping[CaptureId, int]
     questions: Questions
+    format: int
 
 
 @dataclass(frozen=True, slots=True)

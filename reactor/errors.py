@@ -5,6 +5,7 @@ WeirError                      every error Weir raises on purpose; ``code`` is s
 ├── InvalidKeyError            a key that is not of Weir's key space
 ├── InvalidRecordError         a value under a key that cannot be read
 ├── InvalidTransitionError     a machine was given an event its state has no row for (a bug in us)
+├── FormatError                the cluster's format is not known here, or is too old for what is asked (upgrade)
 ├── EtcdError                  anything etcd answered or failed to answer
 │   ├── EtcdUnreachableError   no endpoint answers, or none in time (may be retried)
 │   ├── EtcdAuthError          user, password or permission refused
@@ -74,6 +75,10 @@ class InvalidRecordError(WeirError):
 
 class InvalidTransitionError(WeirError):
     """A state machine has no row for this event in this state. Nothing was changed."""
+
+
+class FormatError(WeirError):
+    """A capture does not know the format that its cluster uses, or the cluster's captures not what is asked for yet."""
 
 
 class EtcdError(WeirError):

@@ -3,6 +3,7 @@
 /weir/{cluster}/__meta__/owner/{lease}                      capture id (election; leased)
 /weir/{cluster}/__meta__/capture/{capture}                  CaptureInfo (leased)
 /weir/{cluster}/__meta__/meta/delete-count                  int, see reactor.txn
+/weir/{cluster}/__meta__/meta/format                        ClusterFormat, see reactor.formats
 /weir/{cluster}/__meta__/reader/{number}                    which changefeed's reader has the number
 /weir/{cluster}/{namespace}/changefeed/info/{changefeed}    ChangefeedInfo
 /weir/{cluster}/{namespace}/changefeed/status/{changefeed}  ChangefeedStatus
@@ -68,6 +69,14 @@ class LogStorageKey:
 
     def __str__(self) -> str:
         return f"{ROOT}/{self.cluster}/__meta__/meta/log-storage"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatKey:
+    cluster: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/__meta__/meta/format"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +205,7 @@ Key = (
     | CaptureKey
     | DeleteCountKey
     | LogStorageKey
+    | FormatKey
     | ReaderKey
     | InfoKey
     | StatusKey
@@ -228,6 +238,8 @@ def parse(text: str) -> Key:
             return DeleteCountKey(cluster)
         case ["", "weir", cluster, "__meta__", "meta", "log-storage"]:
             return LogStorageKey(cluster)
+        case ["", "weir", cluster, "__meta__", "meta", "format"]:
+            return FormatKey(cluster)
         case ["", "weir", cluster, "__meta__", "reader", number] if _NUMBER.match(number):
             return ReaderKey(cluster, int(number))
         case ["", "weir", cluster, namespace, "changefeed", "info", changefeed]:

@@ -12,7 +12,7 @@ configuration with a key that they do not know. What older captures must not mee
 """
 
 import json
-from typing import Annotated, NoReturn, Self, TypeVar
+from typing import Annotated, Any, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
@@ -35,13 +35,19 @@ Estimate = Annotated[int, Field(ge=-COUNT_MAX, le=COUNT_MAX)]
 #: what is worked through at once
 SpanCount = Annotated[int, Field(ge=1, le=1_000)]
 
+#: where a field says in which format it came
+NEEDS = "x-weir-format"
 #: what tells ``UserConfig`` that no user wrote this
 _STORED = {"stored": True}
 
 
-def later(default: T) -> T:
-    """A field that came after v0.1.0: left out while it has its default, so that older captures read the record."""
-    field: T = Field(default=default, exclude_if=lambda value: value == default)
+def later(default: T, *, format: int = 2, **bounds: Any) -> T:
+    """A field that came after v0.1.0: left out while it has its default, so that older captures read the record.
+
+    ``format``: what the cluster must use before it may be set, where older captures refuse it (``reactor.formats``).
+    """
+    extra: Any = {"json_schema_extra": {NEEDS: format}}
+    field: T = Field(default=default, exclude_if=lambda value: value == default, **extra, **bounds)
     return field
 
 

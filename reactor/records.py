@@ -90,6 +90,8 @@ class CaptureInfo(Record):
     started_at: float
     hostname: str = ""
     pid: Count = 0
+    #: the newest format that it knows (``reactor.formats``)
+    format: Count = later(1)
 
 
 class SealedUri(Record):

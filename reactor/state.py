@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from reactor import keys
+from reactor import formats, keys
 from reactor.client import Event, KeyValue, Snapshot
 from reactor.cuts import TableCut
 from reactor.errors import InvalidKeyError, InvalidRecordError
+from reactor.formats import ClusterFormat
 from reactor.held import HeldTable
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.presence import Presence
@@ -85,6 +86,8 @@ class ClusterState:
         self.upstreams: dict[str, UpstreamInfo] = {}
         #: key → why its value cannot be read, over the whole cluster
         self.broken: dict[str, str] = {}
+        #: which shapes of stored values the cluster uses (``reactor.formats``)
+        self.format = formats.FIRST
         self.ignored_count = 0
         #: captures present in this tick, and how that differs from the tick before
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
@@ -161,6 +164,8 @@ class ClusterState:
                 self.owner = self._first_owner()
             case keys.UpstreamKey(namespace=self.namespace):
                 _store_record(self.upstreams, key.source, UpstreamInfo, text, value)
+            case keys.FormatKey():
+                self.format = ClusterFormat().number if value is None else ClusterFormat.decode(value, key=text).number
             case keys.DeleteCountKey() | keys.LogStorageKey() | keys.ReaderKey():
                 pass  # the first is reactor.txn's, the second is read by a capture when it starts
             case keys.UpstreamKey():

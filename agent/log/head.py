@@ -15,13 +15,14 @@ from typing import Protocol, TypeVar
 import anyio
 import structlog
 
-from agent.errors import LogFencedError
+from agent.errors import HoldTooEarlyError, LogFencedError
 from agent.ports import SegmentRef
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.errors import EtcdError
+from reactor.formats import ClusterFormat, Feature
 from reactor.ids import CaptureId, Ts
-from reactor.keys import DdlKey, LogKey, ddl_prefix
-from reactor.records import DdlRecord, Era, LogHead
+from reactor.keys import DdlKey, FormatKey, LogKey, ddl_prefix
+from reactor.records import DdlRecord, Era, LogHead, TableChange
 
 #: schema changes that go into one transaction with the head; etcd takes 128 operations by default
 _DDL_MAX = 64
@@ -77,6 +78,8 @@ class EtcdHeadStore:
         return StoredHead(LogHead.decode(item.value, key=self._key), item.mod_revision)
 
     async def swap(self, head: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
+        if holds := [hold for record in ddl for hold in record.holds]:
+            await self._refuse_early(holds)
         compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._life] if self._life else [])]
         found = [Put(self._ddl_key(record), record.encode()) for record in ddl]
         result = await self._client.txn(compares, [Put(self._key, head.encode()), *found])
@@ -91,6 +94,18 @@ class EtcdHeadStore:
         found = await self._client.get_prefix(ddl_prefix(place.cluster, place.namespace, place.changefeed))
         records = [DdlRecord.decode(item.value, key=item.key) for item in found.items]
         return sorted(records, key=lambda record: record.ts)
+
+    async def _refuse_early(self, holds: Sequence[TableChange]) -> None:
+        """An older capture cannot read a hold, and would write the table on. The format never goes back, so one answer
+        is good for ever. :raises HoldTooEarlyError: there are such captures."""
+        key = str(FormatKey(self._place.cluster))
+        stored = await self._client.get(key)
+        number = (ClusterFormat.decode(stored.value, key=key) if stored else ClusterFormat()).number
+        if number < Feature.HELD_TABLES:
+            raise HoldTooEarlyError(
+                f"{holds[0].reason}; to hold the table alone the cluster must use format {Feature.HELD_TABLES:d}, "
+                f"and uses {number}: upgrade all captures; it is tried again"
+            )
 
     def _ddl_key(self, record: DdlRecord) -> str:
         place = self._place

@@ -31,6 +31,7 @@ from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey, ddl_prefix
 from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.records import ChangefeedConfig, DdlRecord, FilterConfig, LogHead, SinkMode, TableRecord
+from tests.newest import newest_etcd
 
 _numbers = itertools.count()
 _KEY = LogKey("c", "default", ChangefeedId("feed"), "postgresql")
@@ -51,7 +52,7 @@ class SyncRig:
     start_ts: Ts
     directory: LogDirectory
     binary: bool = True
-    etcd: MemoryEtcd = field(default_factory=MemoryEtcd)
+    etcd: MemoryEtcd = field(default_factory=newest_etcd)
     settings: SyncSettings = field(default_factory=SyncSettings)
     checkpoint_ts: int = 0
     retention_s: float = 600.0

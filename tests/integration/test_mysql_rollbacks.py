@@ -26,9 +26,10 @@ from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey
-from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.memory import MemoryClient
 from reactor.records import ChangefeedConfig, LogHead, SinkMode, TableRecord
 from tests.integration.binlog_rig import lines, read_until, run, streaming, where
+from tests.newest import newest_etcd
 
 SMALL = 1 << 17
 #: a temporary table makes the server write the transaction although it is rolled back
@@ -126,7 +127,7 @@ def test_savepoints_of_a_large_transaction(mariadb: EmbeddedMariaDB, database: s
 async def test_the_log_has_nothing_of_what_was_rolled_back(
     mariadb: EmbeddedMariaDB, database: str, tmp_path: Path
 ) -> None:
-    begin, etcd = where(mariadb), MemoryEtcd()
+    begin, etcd = where(mariadb), newest_etcd()
     key = LogKey("c", "default", ChangefeedId("feed"), "mysql")
     table = TableRecord(table_id=table_id(database, "t"), schema_name=database, name="t", key=("i",))
     directory = LogDirectory(str(tmp_path), changefeed="feed", source="mysql")

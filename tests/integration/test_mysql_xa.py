@@ -34,10 +34,11 @@ from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey
-from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.memory import MemoryClient
 from reactor.records import ChangefeedConfig, FilterConfig, LogHead, SinkMode, TableRecord
 from tests.integration.binlog_rig import follow, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
+from tests.newest import newest_etcd
 
 SMALL = 1 << 17
 #: Ts of the commit and the first column, of each row
@@ -284,7 +285,7 @@ class Log:
 
     def __init__(self, server: EmbeddedMariaDB, database: str, directory: Path) -> None:
         self._server = server
-        self._etcd = MemoryEtcd()
+        self._etcd = newest_etcd()
         self._key = LogKey("c", "default", ChangefeedId("feed"), "mysql")
         self._table = TableRecord(table_id=table_id(database, "t"), schema_name=database, name="t", key=("i",))
         self._directory = LogDirectory(str(directory), changefeed="feed", source="mysql")

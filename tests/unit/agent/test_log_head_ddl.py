@@ -2,10 +2,13 @@
 
 import pytest
 
-from agent.errors import LogFencedError
+from agent.errors import HoldTooEarlyError, LogFencedError
+from reactor.client import Put
+from reactor.formats import ClusterFormat
 from reactor.ids import Ts
+from reactor.keys import FormatKey
 from reactor.memory import MemoryEtcd
-from reactor.records import DdlRecord
+from reactor.records import DdlRecord, SchemaChangeKind, TableChange
 from tests.unit.agent.test_log_head import Outage, stored, writer, written
 
 
@@ -45,3 +48,18 @@ async def test_a_writer_that_was_replaced_adds_no_change() -> None:
     with pytest.raises(LogFencedError):
         await old.advance(Ts(900), resolved_time=2.0, ddl=changes(*range(2, 302)))
     assert await new.read_ddl() == []
+
+
+async def test_a_hold_waits_until_every_capture_of_the_cluster_knows_holds() -> None:
+    """A capture of v0.1.0 cannot read it, and would write the table on."""
+    hold = TableChange(kind=SchemaChangeKind.HOLD, table_id=1, reason="public.t: cannot be followed")
+    etcd = MemoryEtcd()
+    log = writer(etcd)
+    await log.take_over(Ts(1))
+    with pytest.raises(HoldTooEarlyError, match=r"public\.t: cannot be followed; .* must use format 2, and uses 1"):
+        await log.advance(Ts(9), resolved_time=2.0, ddl=[DdlRecord(ts=Ts(5), changes=(hold,))])
+    assert stored(etcd).resolved_ts == 1
+    assert await log.read_ddl() == []
+    etcd.txn([], [Put(str(FormatKey("c")), ClusterFormat(number=2).encode())])
+    await log.advance(Ts(9), resolved_time=2.0, ddl=[DdlRecord(ts=Ts(5), changes=(hold,))])
+    assert [record.ts for record in await log.read_ddl()] == [5]

@@ -10,7 +10,7 @@ import pytest
 from capture.capture import Capture
 from capture.config import ServerSettings, load_server_settings
 from capture.works import LifeWorks, Works
-from reactor.client import EtcdClient
+from reactor.client import EtcdClient, TxnResult
 from reactor.ids import CaptureId
 from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.state import ClusterState
@@ -31,9 +31,9 @@ class NoWorks:
 
 
 class SlowToRegister(MemoryClient):
-    async def put(self, *arguments: Any, **options: Any) -> int:
+    async def txn(self, *arguments: Any, **options: Any) -> TxnResult:
         await anyio.sleep(1.0)
-        return await super().put(*arguments, **options)
+        return await super().txn(*arguments, **options)
 
 
 def capture_of(client: EtcdClient, directory: Path) -> Capture:
@@ -55,7 +55,9 @@ async def test_told_to_leave_while_a_life_begins_it_leaves(tmp_path: Path) -> No
             assert (await capture.cluster.health()).problem.startswith("this capture is starting")
             await capture.leave()
     left = await MemoryClient(etcd).get_prefix("/weir/")
-    assert list(left.items) == [], "nobody is registered, nobody stands for election"
+    assert [item.key.rsplit("/", 2)[-2:] for item in left.items] == [["meta", "format"]], (
+        "nobody is registered, nobody stands for election"
+    )
 
 
 async def test_told_to_leave_while_it_waits_for_its_next_life_it_leaves_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""The cluster's format, raised when every capture that is there knows a newer one (``reactor.formats``).
+
+A capture that joins writes the same key in the transaction that makes it a member, so none can join unseen. The capture
+code of v0.1.0 does not know that key; what it does compare when it starts is the mark of the log storage. From format 2
+on that is stored in other words, and such a capture refuses to start.
+"""
+
+from collections.abc import Collection
+
+from reactor import formats, keys, patches
+from reactor.effects import Commit, Effect, Log
+from reactor.formats import ClusterFormat
+from reactor.ids import CaptureId
+from reactor.log_mark import marked
+from reactor.patches import Patch
+from reactor.state import ClusterState
+
+
+def tick(state: ClusterState) -> list[Effect]:
+    """Raise it, if that is possible."""
+    number = formats.raised(state.format, [info.format for info in state.captures.values()])
+    key = keys.FormatKey(state.cluster)
+    if number == state.format or str(key) in state.broken:
+        return []
+
+    def put(old: ClusterFormat | None) -> ClusterFormat:
+        return (old or ClusterFormat()).with_(number=number)
+
+    mark = Patch(str(keys.LogStorageKey(state.cluster)), marked)
+    members = [keys.CaptureKey(state.cluster, capture) for capture in state.captures]
+    group = patches.group([patches.patch_record(key, ClusterFormat, put), mark], requires=members)
+    return [Log("info", "the cluster's format is raised", (("format", number),)), Commit(group)]
+
+
+def knowing(state: ClusterState) -> Collection[CaptureId]:
+    """The captures that know the cluster's format: nothing is given to any other."""
+    return [capture for capture, info in state.captures.items() if info.format >= state.format]
