@@ -47,7 +47,7 @@ def test_every_ts_starts_with_the_transaction_behind_it(server: EmbeddedMariaDB,
     end = where(server)
     known = read_from(server, database, begin.resolved)
     assert [number for _, number in known] == [1, 2, 3, 4, 6]
-    starts = {begin.resolved, end.resolved}
+    starts: set[int] = {begin.resolved, end.resolved}
     for ts, _ in known:
         starts |= {ts - 1, ts, ts + 1, ts + 70}
     for start in sorted(starts):

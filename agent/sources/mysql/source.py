@@ -11,6 +11,7 @@ from agent.sources.mysql.consistency import current_place
 from agent.sources.mysql.dump import MysqlDumper
 from agent.sources.mysql.identity import read_identity
 from agent.sources.mysql.preflight import check_source
+from agent.sources.mysql.prepared_before import names_before, with_prepared
 from agent.sources.mysql.resume import current_position, epoch_of
 from agent.sources.mysql.snapshot import MysqlSnapshot
 from agent.sources.mysql.starts import check_unchanged, start_position
@@ -76,7 +77,9 @@ class MysqlSource:
 
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
         with connect(self._target) as connection:
+            before = names_before(connection)
             at = start_position(connection, start_ts) if start_ts else current_position(connection)
+            at = with_prepared(connection, at, before, lambda: connect(self._target))
         return Position(at.resolved, at.to_json())
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:

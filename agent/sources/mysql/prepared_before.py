@@ -1,0 +1,86 @@
+"""Prepared before: the XA transactions that a server holds when a changefeed begins, which it has to know of.
+
+They are in no snapshot, and their XA PREPARE lies before the changefeed's position; so the position says where, as it
+does of those that come later, and the binlog is kept for them until they are decided. The newest part of the binlog is
+searched for the places. What is not found there may lie anywhere before: then the oldest file counts.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from agent.sources.mysql.connection import Connection
+from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition, SourcePosition, pack, split_file_name
+from agent.sources.mysql.prepared import digest
+from agent.sources.mysql.recover import held_names
+from agent.sources.mysql.reread import Dump, prepared_in
+from reactor.ids import Ts
+
+_log = structlog.get_logger()
+
+#: of the binlog that are searched
+_SEARCHED_BYTES: Final = 256 << 20
+
+
+def names_before(connection: Connection) -> frozenset[str]:
+    """To be asked for before the position is. Where the server does not say, the log does."""
+    names = held_names(connection)
+    if names is None:
+        _log.warning(
+            "the server does not say which XA transactions are prepared, so source_position does not count those from "
+            f"before this changefeed; run: GRANT XA_RECOVER_ADMIN ON *.* TO {connection.target.user}"
+        )
+    return names or frozenset()
+
+
+def with_prepared(
+    connection: Connection, position: SourcePosition, before: Collection[str], connect: Callable[[], Connection]
+) -> SourcePosition:
+    """``position`` with those that are held ``before`` it was read, or now."""
+    names = frozenset(before) | (held_names(connection) or frozenset())
+    if not names:
+        return position
+    files = [(str(name), int(size or 0)) for name, size, *_ in connection.query("SHOW BINARY LOGS")]
+    found = _find(names, files, position, connect)
+    number = position.epoch.number
+    oldest = pack(number, min(split_file_name(file)[1] for file, _ in files), FIRST_POSITION)
+    held = replace(position, prepared=tuple(sorted((digest(name), int(found.get(name, oldest))) for name in names)))
+    _log.warning(
+        "XA transactions are prepared; as long as they are not decided the binlog is needed from where they lie",
+        names=sorted(names)[:20],
+        source_position=str(held.needed),
+    )
+    return held
+
+
+def _find(
+    names: Collection[str], files: list[tuple[str, int]], position: SourcePosition, connect: Callable[[], Connection]
+) -> dict[str, Ts]:
+    """The last place of each, as far as it is searched for."""
+    found: dict[str, Ts] = {}
+    end, epoch = position.binlog, position.epoch.number
+    for file in _searched(files, end):
+        until = end.position if file == end.file else None
+        with closing(Dump(connect(), BinlogPosition(file))) as dump:
+            here = {
+                name: pack(epoch, split_file_name(file)[1], at)
+                for name, at in prepared_in(dump, until)
+                if name in names
+            }
+        found = {**here, **found}
+        if len(found) == len(names):
+            break
+    return found
+
+
+def _searched(files: list[tuple[str, int]], end: BinlogPosition) -> Iterator[str]:
+    """The newest first."""
+    left = _SEARCHED_BYTES
+    for file, size in reversed(files[: [name for name, _ in files].index(end.file) + 1]):
+        if left <= 0:
+            return
+        yield file
+        left -= size
