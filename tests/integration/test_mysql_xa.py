@@ -193,11 +193,12 @@ def test_what_was_prepared_before_holds_the_position_from_the_begin(
     with source.dumper.open(order, None, {}, cast("Executor", None)) as dump:
         planned = SourcePosition.from_json(dump.plan.position)
     assert planned.needed == begun.needed
-    assert len(planned.prepared) == 1
+    early = digest("X'6561726C79',X'',1")
+    assert early in dict(planned.prepared)
     run(server, database, insert(5), "XA COMMIT 'early'")
     cuts = read(server, database, planned)
     assert numbers(cuts) == [5, 3]
-    assert reached(cuts).needed == reached(cuts).binlog
+    assert early not in dict(reached(cuts).prepared)
 
 
 def test_a_snapshot_and_the_log_fit_together(server: EmbeddedMariaDB, database: str) -> None:

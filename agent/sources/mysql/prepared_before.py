@@ -2,10 +2,11 @@
 
 They are in no snapshot, and their XA PREPARE lies before the changefeed's position; so the position says where, as it
 does of those that come later, and the binlog is kept for them until they are decided. The newest part of the binlog is
-searched for the places. What is not found there may lie anywhere before: then the oldest file counts.
+searched for the places. What is not found there may lie anywhere before: then the oldest file counts, unless all of
+the binlog was searched. What is in none of it has no rows (MariaDB does not write such), or its file was purged.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import replace
 from typing import Final
@@ -45,9 +46,7 @@ def with_prepared(
         return position
     files = [(str(name), int(size or 0)) for name, size, *_ in connection.query("SHOW BINARY LOGS")]
     found = _find(names, files, position, connect)
-    number = position.epoch.number
-    oldest = pack(number, min(split_file_name(file)[1] for file, _ in files), FIRST_POSITION)
-    held = replace(position, prepared=tuple(sorted((digest(name), int(found.get(name, oldest))) for name in names)))
+    held = replace(position, prepared=tuple(sorted((digest(name), int(ts)) for name, ts in found.items())))
     _log.warning(
         "XA transactions are prepared; as long as they are not decided the binlog is needed from where they lie",
         names=sorted(names)[:20],
@@ -59,28 +58,22 @@ def with_prepared(
 def _find(
     names: Collection[str], files: list[tuple[str, int]], position: SourcePosition, connect: Callable[[], Connection]
 ) -> dict[str, Ts]:
-    """The last place of each, as far as it is searched for."""
+    """The last place of each that has one."""
     found: dict[str, Ts] = {}
-    end, epoch = position.binlog, position.epoch.number
-    for file in _searched(files, end):
+    epoch, left = position.epoch.number, _SEARCHED_BYTES
+    end = position.binlog
+    for file, size in reversed(files[: [name for name, _ in files].index(end.file) + 1]):
+        if left <= 0:
+            return {**dict.fromkeys(names, _begin(epoch, files[0][0])), **found}
+        left -= size
         until = end.position if file == end.file else None
         with closing(Dump(connect(), BinlogPosition(file))) as dump:
-            here = {
-                name: pack(epoch, split_file_name(file)[1], at)
-                for name, at in prepared_in(dump, until)
-                if name in names
-            }
+            here = {name: _begin(epoch, file, at) for name, at in prepared_in(dump, until) if name in names}
         found = {**here, **found}
         if len(found) == len(names):
             break
     return found
 
 
-def _searched(files: list[tuple[str, int]], end: BinlogPosition) -> Iterator[str]:
-    """The newest first."""
-    left = _SEARCHED_BYTES
-    for file, size in reversed(files[: [name for name, _ in files].index(end.file) + 1]):
-        if left <= 0:
-            return
-        yield file
-        left -= size
+def _begin(epoch: int, file: str, at: int = FIRST_POSITION) -> Ts:
+    return pack(epoch, split_file_name(file)[1], at)

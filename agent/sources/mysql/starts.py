@@ -12,7 +12,8 @@ from agent.errors import SourceConfigError
 from agent.schema import Column, TableSchema
 from agent.sources.mysql import ddl
 from agent.sources.mysql.connection import Connection
-from agent.sources.mysql.ddl import Created, DatabaseDropped, Edit, Name, Renamed, RowsMoved
+from agent.sources.mysql.cursor import Name
+from agent.sources.mysql.ddl import Created, DatabaseDropped, Edit, Renamed
 from agent.sources.mysql.event_list import ListedEvent, list_events
 from agent.sources.mysql.positions import FIRST_POSITION, BinlogPosition, SourcePosition, pack, split_file_name, unpack
 from agent.sources.mysql.resume import current_position, position_at
@@ -95,7 +96,7 @@ def _events_from(connection: Connection, begin: BinlogPosition) -> Iterator[List
 def _changed(edit: Edit, schemas: Mapping[Name, TableSchema]) -> Name | None:
     """Which of the tables; one that was created has all its rows behind the start."""
     match edit:
-        case Created() | RowsMoved():
+        case Created(reason=""):
             return None
         case DatabaseDropped(database):
             return next((name for name in schemas if name[0] == database), None)
