@@ -72,10 +72,11 @@ def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) 
     found = conversions(before, after, origins, change.context) if before else {}
     for item in arrow_schema(after):
         name = item.name
-        if name in change.untold:
-            raise _unknown(after, f"column {name} is new, and what it holds in rows that were there is not in the log")
         if isinstance(conversion := found.get(name), Refused):
-            raise _unknown(after, f"column {name} has another type: {conversion.reason}")
+            raise TableHeldError(
+                f"{after.qualified_name}: column {name} has another type: {conversion.reason}; create the changefeed "
+                "again for a new snapshot, or leave the column out by a column selector"
+            )
         fill = fill_value(after, name, change.fills[name]) if name in change.fills else None
         convert = conversion.convert if conversion else None
         yield ColumnMove(name, item.type, origins.get(name), fill, convert)
@@ -90,13 +91,6 @@ def _origins(before: TableSchema | None, after: TableSchema, change: TableChange
         if column.name not in change.added
     }
     return {new: old for new, old in origins.items() if old in names}
-
-
-def _unknown(schema: TableSchema, cause: str) -> TableHeldError:
-    return TableHeldError(
-        f"{schema.qualified_name}: {cause}; create the changefeed again for a new snapshot, or leave the column out by "
-        "a column selector"
-    )
 
 
 def _selected(text: str, terms: Terms) -> TableSchema | None:

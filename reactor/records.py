@@ -334,9 +334,9 @@ class TableChange(Record):
     ``agent.schema.TableSchema``, empty where there is none. ``renames``: new name → old name of columns; ``added``: new
     columns, though there may have been another of that name. ``fills``: what they hold (as the source writes it in
     text) in rows that were there already; a column that is not in here is NULL in them. ``reason``: one line of a
-    ``HOLD``, cause and cure; such a change has the table as it was, and no ``before`` and ``after``. ``untold``: new
-    columns whose values in rows that were there nobody knows. ``context``: what of the source and its session decides
-    how values became those of another type, in words of the table's dialect; empty where nobody noted it.
+    ``HOLD``, cause and cure; such a change has the table as it was, and no ``before`` and ``after``. ``context``:
+    what of the source and its session decides how values became those of another type, in words of the table's dialect;
+    empty where nobody noted it.
     """
 
     kind: SchemaChangeKind
@@ -348,7 +348,6 @@ class TableChange(Record):
     added: tuple[str, ...] = ()
     fills: dict[str, str] = Field(default_factory=dict)
     reason: str = later("")
-    untold: tuple[str, ...] = later(())
     context: dict[str, str] = later({})
 
     @property

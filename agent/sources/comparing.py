@@ -20,13 +20,13 @@ class Columns:
 
     ``renames``: new name → old name. ``added``: those that are new, though the name may have been there. ``fills``:
     what rows that were there hold in them, as the source writes it in text; NULL where they are not in here.
-    ``untold``: those of ``added`` of which nobody can say that.
+    ``required``: columns that are NOT NULL from here on, or were so before.
     """
 
     renames: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     fills: Mapping[str, str] = field(default_factory=dict)
-    untold: tuple[str, ...] = ()
+    required: frozenset[str] = frozenset()
 
 
 def compare(
@@ -49,7 +49,6 @@ def compare(
         renames=dict(columns.renames),
         added=columns.added,
         fills=dict(columns.fills),
-        untold=tuple(name for name in columns.untold if name in columns.added),
         context=dict(context or {}),
     )
 

@@ -38,8 +38,11 @@ _MYSQL_COLUMNS = """
  gm multipolygon, gc geometrycollection, g4 point srid 4326,
  gj json generated always as (json_object('i', i)) virtual, v vector(3)
 """
-#: the log shows their bytes only
-_ONLY_IN_THE_CATALOG = {"uuid": "binary(16)", "inet4": "binary(4)", "inet6": "binary(16)"}
+#: the log shows their bytes only, and not how a number is printed
+_ONLY_IN_THE_CATALOG = {
+    **{"uuid": "binary(16)", "inet4": "binary(4)", "inet6": "binary(16)"},
+    **{"int(6) unsigned zerofill": "int unsigned", "float(7,2)": "float"},
+}
 
 
 def all_columns(server: EmbeddedMariaDB) -> str:

@@ -12,7 +12,7 @@ import pytest
 from agent.errors import DecodeError, SourceConfigError
 from agent.ports import DELETE, INSERT, UPDATE, Changes
 from agent.sources.arena import Cut
-from agent.sources.mysql import consistency, event_list
+from agent.sources.mysql import consistency
 from agent.sources.mysql.connection import connect
 from agent.sources.mysql.decode import decode
 from agent.sources.mysql.resume import position_at
@@ -131,7 +131,7 @@ def test_tagged_gtids(mysql: EmbeddedMysql, table: str, by_gtid: bool) -> None:
 def test_the_gtids_before_a_place_are_known_from_its_file(
     mysql: EmbeddedMysql, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_list, "_AT_ONCE", 7)
+    monkeypatch.setattr(consistency, "_EVENTS_AT_ONCE", 7)
     run(
         mysql,
         _DATABASE,

@@ -184,6 +184,12 @@ class _Described:
     def is_compressed(self) -> bool:
         return "COMPRESSED" in self.column_type
 
+    def name_of(self, column: Column) -> str:
+        """The type's name, with what the log does not say of it."""
+        display = self.column_type.partition("(")[2].partition(")")[0]
+        is_zerofill = "zerofill" in self.column_type.split()
+        return type_names.name_of(column, f"({display})" if display else "", is_zerofill=is_zerofill)
+
     @property
     def members(self) -> tuple[str, ...]:
         return tuple(found.replace("''", "'") for found in _MEMBER.findall(self.column_type))
@@ -207,7 +213,7 @@ def _column(row: Sequence[Any], collations: dict[str, int], table: str) -> Colum
         collation=_collation(line, type_id, collations),
         members=line.members if type_id in (FieldType.ENUM, FieldType.SET) else (),
     )
-    return replace(column, type_name=line.data_type if line.data_type in _NAMED else type_names.name_of(column))
+    return replace(column, type_name=line.data_type if line.data_type in _NAMED else line.name_of(column))
 
 
 def _collation(line: _Described, type_id: int, collations: dict[str, int]) -> int:

@@ -1,12 +1,13 @@
 """Changes of one statement: the tables that it touches as they were before, and what has become of each. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.ddl import KnownTable
 from agent.sources import comparing
 from agent.sources.comparing import Columns
 from agent.sources.mysql import shadows
 from agent.sources.mysql.known import KnownTables
+from agent.sources.mysql.retyping_terms import Terms
 from agent.sources.mysql.shadows import NOTHING
 from reactor.records import SchemaChangeKind, TableChange
 
@@ -18,6 +19,7 @@ class Changes:
     known: KnownTables
     before: dict[int, KnownTable | None] = field(default_factory=dict)
     columns: dict[int, Columns] = field(default_factory=dict)
+    terms: dict[int, Terms] = field(default_factory=dict)
 
     def touch(self, table: KnownTable) -> None:
         """Before it is changed."""
@@ -28,9 +30,10 @@ class Changes:
         self.before.setdefault(table.record.table_id, None)
         self.known.put(table)
 
-    def put(self, table: KnownTable, columns: Columns) -> None:
-        """It is another than it was."""
+    def put(self, table: KnownTable, columns: Columns, terms: Terms) -> None:
+        """It is another than it was; ``terms``: on which its values became those of other types."""
         number = table.record.table_id
+        self.terms[number] = terms
         self.columns[number] = shadows.composed(self.columns.get(number, NOTHING), columns)
         self.known.put(table)
 
@@ -49,7 +52,9 @@ class Changes:
             return comparing.created(after) if before is None else None
         if after.schema is None:
             return comparing.dropped(before)
-        return comparing.compare(before, after, self.columns.get(number, NOTHING))
+        columns, terms = self.columns.get(number, NOTHING), self.terms.get(number)
+        context = replace(terms, required=columns.required).to_context() if terms else {}
+        return comparing.compare(before, after, columns, context)
 
 
 def _is_told(table: KnownTable) -> bool:

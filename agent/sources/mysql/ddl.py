@@ -66,7 +66,8 @@ class Renamed:
 @dataclass(frozen=True, slots=True)
 class Altered:
     """``schema``: afterwards, under its old name. ``renames``: new column → old; ``untold``: new columns whose values
-    in rows that were there nobody can tell. ``asks_key``: by which key the server goes now, only it can tell."""
+    in rows that were there nobody can tell. ``asks_key``: by which key the server goes now, only it can tell.
+    ``required``: columns that it says NOT NULL of."""
 
     table: Name
     schema: TableSchema
@@ -75,6 +76,7 @@ class Altered:
     fills: Mapping[str, str] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
     asks_key: bool = False
+    required: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +328,14 @@ def _consequences(read: _Statement, table: Name, parts: Sequence[Part]) -> Itera
 def _of_editor(table: Name, editor: TableEditor) -> Altered:
     columns = editor.columns()
     return Altered(
-        table, editor.schema, columns.renames, columns.added, columns.fills, editor.untold, asks_key=editor.asks_key
+        table,
+        editor.schema,
+        columns.renames,
+        columns.added,
+        columns.fills,
+        editor.untold,
+        asks_key=editor.asks_key,
+        required=columns.required,
     )
 
 

@@ -17,10 +17,9 @@ from typing import Final
 import structlog
 
 from agent.ddl import KnownTable
-from agent.schema import Dialect, TableSchema, ZeroDates
+from agent.schema import Column, Dialect, TableSchema, ZeroDates
 from agent.sources.comparing import Columns
-from agent.sources.dialects import arrow_schema
-from agent.sources.mysql import ddl, shadows
+from agent.sources.mysql import ddl, retyping_texts, shadows, types
 from agent.sources.mysql.changing import Changes
 from agent.sources.mysql.copies import Copies, by_name
 from agent.sources.mysql.cursor import Name
@@ -37,9 +36,11 @@ from agent.sources.mysql.ddl import (
 )
 from agent.sources.mysql.events import DdlEvent
 from agent.sources.mysql.known import KnownTables
+from agent.sources.mysql.retyping_terms import Terms
 from agent.sources.mysql.session import SYSTEM, Session
 from agent.sources.mysql.shadows import Shadow
 from agent.sources.mysql.table_ids import table_id
+from agent.sources.mysql.types import FieldType
 from reactor.ids import Ts
 from reactor.records import DdlRecord, TableRecord
 
@@ -141,7 +142,7 @@ class Interpreter:
             case Renamed(table, to):
                 self._rename(table, to, event)
             case Altered():
-                self._alter(edit)
+                self._alter(edit, event)
             case Unfollowed():
                 self._unfollow(edit)
             case Unparsed():
@@ -256,7 +257,7 @@ class Interpreter:
             return
         columns = shadow.columns if shadow else by_name(table.schema, schema)
         untold = shadow.untold if shadow else columns.added
-        self._put(table, schema, shadows.limited(columns, schema))
+        self._put(table, schema, shadows.limited(columns, schema), Terms(self._server.is_mariadb))
         if doubt := self._doubt(schema, shadow, untold, table.schema):
             self._hold(name, doubt)
 
@@ -277,14 +278,14 @@ class Interpreter:
         unknown = sorted((names - told) | ({*untold} & names))
         return _untold(unknown) if unknown else ""
 
-    def _alter(self, edit: Altered) -> None:
-        columns = Columns(edit.renames, edit.added, edit.fills)
+    def _alter(self, edit: Altered, event: DdlEvent) -> None:
+        columns = Columns(edit.renames, edit.added, edit.fills, edit.required)
         if self._copies.alter(edit.table, edit.schema, columns, edit.untold):
             return
         table = self._known.by_name[edit.table]
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has one"
-        self._put(table, schema, columns)
+        self._put(table, schema, columns, self._terms(event))
         if edit.untold and not self._known.is_empty(table.record.table_id):
             self._hold(edit.table, _untold(edit.untold))
 
@@ -325,14 +326,19 @@ class Interpreter:
             if is_open:
                 self._copies.doubt(name, _unreadable(event))
         elif known is not None:
-            self._put(known, schema, columns)
+            self._put(known, schema, columns, self._terms(event))
             if is_open:
                 self._hold(name, _unreadable(event))
 
-    def _put(self, table: KnownTable, schema: TableSchema, columns: Columns) -> None:
+    def _terms(self, event: DdlEvent) -> Terms:
+        """On which the statement gives columns other types."""
+        session = self._session(event)
+        return Terms(self._server.is_mariadb, session.sql_mode, session.time_zone)
+
+    def _put(self, table: KnownTable, schema: TableSchema, columns: Columns, terms: Terms) -> None:
         self._changes.touch(table)
         record = table.record.with_(key=_key(table.record.key, schema.key))
-        self._changes.put(KnownTable(record, self._ours(schema, record)), columns)
+        self._changes.put(KnownTable(record, self._ours(schema, record)), columns, terms)
 
     def _exact(self, name: Name, told: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:
         """The server's definition, if it is what the statement leaves; or the statement's."""
@@ -386,9 +392,15 @@ def _key(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_like(found: TableSchema, told: TableSchema, *, asks_key: bool) -> bool:
-    """The same columns, as far as a sink sees them, and the same key."""
-    shapes = [
-        [(item.name, item.type) for item in arrow_schema(replace(one, dialect=Dialect.MYSQL))] for one in (found, told)
-    ]
+    """The same columns, as far as the statement tells them, and the same key."""
+    shapes = [[_told(column) for column in schema.columns] for schema in (found, told)]
     is_same_key = asks_key or not told.key or set(found.key) == set(told.key)
     return shapes[0] == shapes[1] and is_same_key
+
+
+def _told(column: Column) -> tuple[object, ...]:
+    """What a statement tells of a column for sure: not its character set, which may be the table's."""
+    is_short = column.type_id in (FieldType.STRING, FieldType.VARCHAR)
+    length = retyping_texts.length_max(column) if is_short else column.modifier
+    is_bytes = types.is_binary(column) and column.type_id in types.CHARACTER_TYPES
+    return column.name, column.type_id, length, column.is_unsigned, column.members, is_bytes

@@ -69,6 +69,8 @@ def number_store(before: Column, after: Column, new: Family) -> Scalar | None:
 
 def _text_of(before: Column, old: Family) -> Scalar | None:
     """A value as the server prints it."""
+    if old in (Family.DECIMAL, Family.REAL) and "zerofill" in before.type_name:
+        return None
     match old:
         case Family.WHOLE:
             return retyping_numbers.whole_text(before)

@@ -65,7 +65,9 @@ def composed(first: Columns, second: Columns) -> Columns:
     added = (*kept, *carried, *second.added)
     fills = {name: first.fills[name] for name in kept if name in first.fills}
     fills |= {new: first.fills[old] for new, old in carried.items() if old in first.fills}
-    return Columns(renames, added, {**fills, **second.fills})
+    required = {new for new in first.required if new not in moved and new not in second.added}
+    required |= {new for new, old in second.renames.items() if old in first.required}
+    return Columns(renames, added, {**fills, **second.fills}, frozenset(required | second.required))
 
 
 def limited(columns: Columns, schema: TableSchema) -> Columns:
@@ -76,4 +78,5 @@ def limited(columns: Columns, schema: TableSchema) -> Columns:
         renames={new: old for new, old in columns.renames.items() if new in names},
         added=tuple(name for name in columns.added if name in names),
         fills={name: text for name, text in columns.fills.items() if name in names},
+        required=columns.required & names,
     )

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 
 from agent.errors import PositionLostError
-from agent.filters import TableFilter
 from agent.schema import TableSchema, ZeroDates
 from agent.sources.mysql import catalog
 from agent.sources.mysql.connection import connect
@@ -11,14 +10,12 @@ from agent.sources.mysql.consistency import current_place
 from agent.sources.mysql.dump import MysqlDumper
 from agent.sources.mysql.identity import read_identity
 from agent.sources.mysql.preflight import check_source
-from agent.sources.mysql.prepared_before import names_before, with_prepared
 from agent.sources.mysql.resume import current_position, epoch_of
 from agent.sources.mysql.snapshot import MysqlSnapshot
-from agent.sources.mysql.starts import check_unchanged, start_position
 from agent.sources.mysql.streams import MysqlStreams
-from agent.sources.mysql.tables import find_tables
 from agent.sources.mysql.uri import parse_uri
 from agent.sources.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
+from agent.sources.starts import refuse_future
 from reactor.ids import Ts
 from reactor.records import TableRecord
 
@@ -67,19 +64,11 @@ class MysqlSource:
         """There is nothing to make."""
 
     def check_start(self, start_ts: Ts) -> None:
-        with connect(self._target) as connection:
-            begin = start_position(connection, start_ts)
-            names = [found.record for found in find_tables(connection, TableFilter(self._scope.config.filter.rules))]
-            schemas = catalog.read_schemas(connection, [(table.schema_name, table.name) for table in names])
-            [(folding,)] = connection.query("SELECT @@lower_case_table_names")
-            by_name = {(schema.schema_name, schema.name): schema for schema in schemas.values()}
-            check_unchanged(connection, begin, by_name, folds_names=folding == "1")
+        refuse_future(self.current_ts(), start_ts, self._target)
 
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
         with connect(self._target) as connection:
-            before = names_before(connection)
-            at = start_position(connection, start_ts) if start_ts else current_position(connection)
-            at = with_prepared(connection, at, before, lambda: connect(self._target))
+            at = current_position(connection)
         return Position(at.resolved, at.to_json())
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:

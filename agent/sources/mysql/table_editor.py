@@ -57,6 +57,7 @@ class TableEditor:
         self._key: tuple[str, ...] | None = None
         self._is_defined_anew = False
         self._fills: dict[str, str] = {}
+        self._required: set[str] = set()
         self.untold: tuple[str, ...] = ()
         self.asks_key = False
 
@@ -86,7 +87,9 @@ class TableEditor:
             for item in self._items
             if item.origin is not None and item.origin != item.column.name
         }
-        return Columns(renames, added, {name: text for name, text in self._fills.items() if name in added})
+        required = self._required | set(self._key or ())
+        fills = {name: text for name, text in self._fills.items() if name in added}
+        return Columns(renames, added, fills, frozenset(item.column.name for item in self._items) & required)
 
     def alter(self, parts: Sequence[Part]) -> bool:
         """Whether all parts are understood. Columns go and change their names first, as at the server, then they come
@@ -142,9 +145,7 @@ class TableEditor:
             return False
         for at, item in enumerate(self._items):
             column = item.column
-            if column.type_id in CHARACTER_TYPES and not is_binary(column) and column.type_id not in _SHORT_TEXTS:
-                return False  # a text may become a larger type
-            if column.members or (column.type_id in _SHORT_TEXTS and not is_binary(column)):
+            if column.members or (column.type_id in CHARACTER_TYPES and not is_binary(column)):
                 self._items[at] = replace(item, column=_converted(column, collation))
         self._is_defined_anew = True
         return True
@@ -179,6 +180,8 @@ class TableEditor:
         item = self._items[at]
         self._rename(part.old, definition.name)  # to whatever type
         column = self._column(definition)
+        if definition.is_required:
+            self._required.add(definition.name)
         if item.column.is_key:
             column, self.asks_key = replace(column, is_key=True), self.asks_key or not definition.is_required
         self._items[at] = _Item(column, item.origin)
@@ -242,20 +245,28 @@ def _is_done(step: Callable[[Part], bool], part: Part) -> bool:
 
 
 def sized(column: Column, words: TypeWords) -> Column:
-    """With what its type alone does not say: the sign of a FLOAT, the bytes of a TEXT's length."""
+    """With what its type alone does not say: the sign of a FLOAT, the bytes of a TEXT's length, how it is printed."""
     if words.is_unsigned and column.type_id in (FieldType.FLOAT, FieldType.DOUBLE):
         column = replace(column, is_unsigned=True)
     if words.size:
         longest = words.size * charsets.bytes_per_character(charsets.charset_of(column.collation))
         column = replace(column, modifier=next(width for width in (1, 2, 3, 4) if longest < 1 << 8 * width))
-    return replace(column, type_name=type_names.name_of(column)) if words.size or words.is_unsigned else column
+    if not (words.size or words.is_unsigned or words.display):
+        return column
+    return replace(column, type_name=type_names.name_of(column, words.display, is_zerofill=words.is_zerofill))
 
 
 def _converted(column: Column, collation: int) -> Column:
+    """A text of as many characters, for which it may become a larger type."""
     if column.members:
         return replace(column, collation=collation)
     old, new = (charsets.bytes_per_character(charsets.charset_of(number)) for number in (column.collation, collation))
-    return replace(column, collation=collation, modifier=column.modifier // old * new)
+    if column.type_id in _SHORT_TEXTS:
+        return replace(column, collation=collation, modifier=column.modifier // old * new)
+    longest = ((1 << 8 * column.modifier) - 1) // old * new
+    width = max(column.modifier, next((size for size in (1, 2, 3) if longest < 1 << 8 * size), 4))
+    column = replace(column, collation=collation, modifier=width)
+    return replace(column, type_name=type_names.name_of(column))
 
 
 def _index(name: str, names: list[str]) -> int | None:

@@ -32,20 +32,30 @@ _FRACTIONAL: Final[Mapping[int, str]] = {
     FieldType.DATETIME2: "datetime",
     FieldType.TIMESTAMP2: "timestamp",
 }
+_REALS: Final = (FieldType.FLOAT, FieldType.DOUBLE)
+#: digits of a whole number that is filled up with zeros, where nothing is said
+_WIDTHS: Final[Mapping[int, int]] = {
+    FieldType.TINY: 3,
+    FieldType.SHORT: 5,
+    FieldType.INT24: 8,
+    FieldType.LONG: 10,
+    FieldType.LONGLONG: 20,
+}
 #: by the bytes of a value's length
 _BLOBS, _TEXTS = ("tinyblob", "blob", "mediumblob", "longblob"), ("tinytext", "text", "mediumtext", "longtext")
 
 
-def name_of(column: Column) -> str:
-    """``column.type_name`` is not looked at."""
+def name_of(column: Column, display: str = "", *, is_zerofill: bool = False) -> str:
+    """``column.type_name`` is not looked at. ``display``: the width or the digits that a number is printed with, in
+    parentheses; nothing in the log says these."""
     if name := _PLAIN.get(column.type_id):
-        return f"{name} unsigned" if column.is_unsigned else name
+        return _number(name, column, display, is_zerofill=is_zerofill)
     if name := _FRACTIONAL.get(column.type_id):
         return f"{name}({column.modifier})" if column.modifier else name
     match column.type_id:
         case FieldType.DECIMAL:
             precision, scale = types.decimal_bounds(column.modifier)
-            return f"decimal({precision},{scale})" + (" unsigned" if column.is_unsigned else "")
+            return _number(f"decimal({precision},{scale})", column, "", is_zerofill=is_zerofill)
         case FieldType.BIT:
             return f"bit({column.modifier})"
         case FieldType.ENUM | FieldType.SET:
@@ -62,6 +72,14 @@ def name_of(column: Column) -> str:
             return _with_length(name, column, column.modifier - 1) + _compressed(column)
         case _:
             return f"type {column.type_id}"
+
+
+def _number(name: str, column: Column, display: str, *, is_zerofill: bool) -> str:
+    if column.type_id in _REALS:
+        name += display if "," in display else ""
+    elif is_zerofill and column.type_id in _WIDTHS:
+        name += display or f"({_WIDTHS[column.type_id]})"
+    return name + (" unsigned" if column.is_unsigned else "") + (" zerofill" if is_zerofill else "")
 
 
 def _compressed(column: Column) -> str:

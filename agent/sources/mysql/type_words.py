@@ -43,13 +43,16 @@ _REAL_AS_FLOAT, _ORACLE = 1, 1 << 9
 
 @dataclass(frozen=True, slots=True)
 class TypeWords:
-    """``charset``: which the type itself says; ``size``: of a TEXT or BLOB whose type depends on it, 0 without."""
+    """``charset``: which the type itself says; ``size``: of a TEXT or BLOB whose type depends on it, 0 without.
+    ``display``: the width or the digits that a number is printed with, in parentheses."""
 
     name: str
     arguments: str = ""
     charset: str = ""
     is_unsigned: bool = False
     size: int = 0
+    display: str = ""
+    is_zerofill: bool = False
 
     def data_type(self, *, is_binary: bool) -> exp.DataType:
         """``is_binary``: its character set is ``binary``.
@@ -73,16 +76,17 @@ def take_type(cursor: Cursor, session: Session) -> TypeWords:
     size = 0
     if name in ("TEXT", "BLOB") and arguments:
         size, arguments = int(arguments[1].text), ()
+    display = spelt(arguments).replace(" ", "") if name in _NUMBERS or len(arguments) > 3 else ""
     if name in _NUMBERS:
         arguments = ()
     if name in ("FLOAT", "DOUBLE") and len(arguments) > 3:  # (5,2) rounds, and is a float or a double all the same
         arguments = ()
-    is_unsigned = name == "SERIAL"
+    is_unsigned, is_zerofill = name == "SERIAL", False
     while word := cursor.take_one("UNSIGNED", "ZEROFILL", "SIGNED", "ASCII", "UNICODE", "BYTE", "BINARY"):
-        is_unsigned = is_unsigned or word in ("UNSIGNED", "ZEROFILL")
+        is_unsigned, is_zerofill = is_unsigned or word in ("UNSIGNED", "ZEROFILL"), is_zerofill or word == "ZEROFILL"
         charset = {"ASCII": "latin1", "UNICODE": "ucs2", "BYTE": "binary"}.get(word, charset)
     text = _members(arguments) if name in ("ENUM", "SET") else spelt(arguments)
-    return TypeWords(name, text, charset, is_unsigned, size)
+    return TypeWords(name, text, charset, is_unsigned, size, display, is_zerofill)
 
 
 def _name(cursor: Cursor, session: Session) -> tuple[str, str]:

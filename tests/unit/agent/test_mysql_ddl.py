@@ -295,7 +295,6 @@ def test_with_a_new_name_at_once() -> None:
     "statement",
     [
         "ALTER TABLE t CONVERT TO CHARACTER SET DEFAULT",
-        "ALTER TABLE t ADD n TEXT, CONVERT TO CHARACTER SET latin1",
         "ALTER TABLE t ADD n FANCYTYPE(3)",
         "ALTER TABLE t DROP COLUMN nobody",
         "ALTER TABLE t !!!",
