@@ -26,6 +26,7 @@ from capture.errors import (
     ChangefeedExistsError,
     ChangefeedNotFoundError,
     JobRefusedError,
+    StillRunningError,
 )
 from capture.secrets import mask
 from capture.version import installed_version
@@ -48,6 +49,7 @@ _STATUS: dict[type[WeirError], int] = {
     ChangefeedExistsError: 409,
     JobRefusedError: 409,
     NotOwnerError: 503,
+    StillRunningError: 202,
 }
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from capture import cluster as views
-from capture.errors import ServerUnreachableError
+from capture.errors import ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
 
 V = TypeVar("V", bound=views.View)
@@ -141,9 +141,11 @@ class Client:
         timeout = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S) if unlimited else httpx.USE_CLIENT_DEFAULT
         try:
             answer = self._http.request(method, f"{self._server}/api/v2/{path}", json=body, timeout=timeout)
+        except httpx.ReadTimeout:
+            raise self._unanswered() from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from None
-        if answer.status_code in accepted:
+        if answer.status_code in accepted and not _is_still_running(answer):
             return answer
         raise self._refused(answer)
 
@@ -158,6 +160,14 @@ class Client:
         text = f"what answers at {self._server} is not Weir (HTTP {answer.status_code}); give another --server URL"
         return ServerUnreachableError(text)
 
+    def _unanswered(self) -> StillRunningError:
+        """It took the request: whatever that asked for may be done yet."""
+        wait_s = self._http.timeout.read or 0.0
+        text = (
+            f"the server at {self._server} has not answered for {wait_s:.0f} s; what was asked for may still be running"
+        )
+        return StillRunningError(f"{text}: see `weir changefeed query`")
+
     def _unreachable(self, error: Exception) -> ServerUnreachableError:
         why = (
             "it does not answer in time" if isinstance(error, httpx.TimeoutException) else str(error) or "no connection"
@@ -168,6 +178,17 @@ class Client:
 
 #: Inside ``Client`` the name ``list`` is the method.
 _Views = list
+
+
+def _is_still_running(answer: httpx.Response) -> bool:
+    """Accepted, but nobody can say yet how it went."""
+    if answer.status_code != httpx.codes.ACCEPTED:
+        return False
+    try:
+        said = answer.json()
+    except ValueError:
+        return False
+    return isinstance(said, dict) and said.get("error_code") == StillRunningError.code
 
 
 def _path(changefeed_id: str, action: str = "") -> str:

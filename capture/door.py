@@ -29,7 +29,7 @@ from owner.views import ChangefeedView as OwnersView
 from reactor import formats, keys
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.cuts import TableCut
-from reactor.errors import OwnerNotFoundError
+from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.ids import CaptureId, ChangefeedId, Ts, parse_changefeed_id
 from reactor.messages import Liveness
 from reactor.records import CaptureInfo, ChangefeedInfo, ChangefeedStatus, LogHead, UnitRecord
@@ -148,7 +148,10 @@ class Door:
         """Check source and sink first, then store the changefeed in one transaction: nothing half-created.
 
         :raises WeirError: a malformed or taken id, or what source and sink say.
+        :raises NotOwnerError: this capture is not the owner; nothing is stored.
         """
+        if not self.is_owner:
+            raise NotOwnerError("this capture is not the owner; ask the owner")
         changefeed = parse_changefeed_id(spec.changefeed_id)
         life = self._life
         info_key = str(keys.InfoKey(life.state.cluster, life.state.namespace, changefeed))
@@ -297,6 +300,8 @@ class Door:
                     return await self.query(changefeed)
                 except ChangefeedNotFoundError:
                     await anyio.sleep(_SEEN_LOOK_S)
+                except NotOwnerError:
+                    break  # the next owner has it from etcd
         raise OwnerNotFoundError(f"changefeed {changefeed} is stored, but the owner has not taken it up yet; query it")
 
     @property

@@ -16,7 +16,13 @@ from typing import Any
 import anyio
 import structlog
 
-from capture.errors import CaptureNotFoundError, ChangefeedNotFoundError, JobRefusedError, MessagingError
+from capture.errors import (
+    CaptureNotFoundError,
+    ChangefeedNotFoundError,
+    JobRefusedError,
+    MessagingError,
+    StillRunningError,
+)
 from capture.hosting import AGENT_TOPIC, Peers
 from owner.jobs import Job, SchemaApplied, SinkCut, SinkRead, UpstreamDropped
 from owner.owner import Owner
@@ -129,6 +135,7 @@ class Seat:
         :raises ChangefeedNotFoundError: it concerns no changefeed that is there.
         :raises CaptureNotFoundError: it concerns no capture that is there.
         :raises JobRefusedError: the owner says why.
+        :raises StillRunningError: it takes longer than anybody waits for an answer.
         """
         if self._worker is None:
             raise NotOwnerError("this capture is not the owner; ask the owner")
@@ -141,6 +148,11 @@ class Seat:
                 await waiting.done.wait()
         finally:
             self._waiting.pop(job.job_id, None)
+        if not waiting.done.is_set():
+            raise StillRunningError(
+                f"what was asked for is still running after {_JOB_TIMEOUT_S:.0f} s, and goes on by itself; "
+                "`weir changefeed query` shows how it went"
+            )
         if waiting.answer is None:
             raise NotOwnerError("the owner left its seat before it answered; ask again")
         if waiting.answer.error:

@@ -9,12 +9,13 @@ import anyio
 import httpx
 import pytest
 from anyio.abc import SocketAttribute, SocketListener
+from pydantic import ValidationError
 
 from capture import api
 from capture.api import FORWARDED_FROM, create_app
 from capture.client import Client, RemoteError
 from capture.cluster import ChangefeedSpec, ChangefeedUpdate, TableDiff
-from capture.errors import ServerUnreachableError
+from capture.errors import ServerUnreachableError, StillRunningError
 from reactor.errors import EtcdUnreachableError, OwnerNotFoundError
 from reactor.records import FeedState, SinkMode
 from tests.unit.capture.fakes import MemoryCluster
@@ -251,3 +252,36 @@ def test_somebody_else_at_the_url(content: bytes, status: int) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(status, content=content))
     with Client("http://x", transport=transport) as client, pytest.raises(ServerUnreachableError, match="is not Weir"):
         client.query("feed")
+
+
+async def test_a_job_that_still_runs_is_accepted_and_says_so() -> None:
+    cluster = MemoryCluster()
+    cluster.breaks_with = StillRunningError("it is still running; query it")
+    answer = await call(cluster, "GET", "/api/v2/changefeeds")
+    assert (answer.status_code, answer.json()["error_code"]) == (202, "StillRunning")
+
+
+def test_the_client_tells_still_running_from_done_and_from_gone() -> None:
+    cluster = MemoryCluster()
+    with client_of(cluster) as client:
+        client.create(SPEC)
+        cluster.breaks_with = StillRunningError("it is still running; query it")
+        with pytest.raises(RemoteError, match="still running") as found:
+            client.pause("feed")
+        assert found.value.code == "StillRunning"
+
+    def silent(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("", request=request)
+
+    with (
+        Client("http://x", transport=httpx.MockTransport(silent)) as client,
+        pytest.raises(StillRunningError, match=r"has not answered for 60 s; .* may still be running"),
+    ):
+        client.create(SPEC)
+
+
+def test_positions_that_nobody_can_reach_are_refused() -> None:
+    for field in ("start_ts", "target_ts"):
+        for value in (-1, 1 << 63, 1 << 70):
+            with pytest.raises(ValidationError):
+                ChangefeedSpec.model_validate(SPEC.model_dump() | {field: value})

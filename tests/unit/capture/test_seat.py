@@ -6,14 +6,16 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from capture.errors import ChangefeedNotFoundError
+from capture.errors import ChangefeedNotFoundError, StillRunningError
 from capture.seat import Seat
 from owner import jobs
+from owner.owner import Owner
 from reactor import keys
+from reactor.effects import Send
 from reactor.errors import NotOwnerError, SessionDoneError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.messages import Message
+from reactor.messages import Header, Heartbeat, Message
 from reactor.records import CaptureInfo
 from reactor.session import Session, open_session
 from reactor.settings import ReactorSettings
@@ -126,3 +128,26 @@ async def test_an_ownership_ends_with_its_session() -> None:
         await be_owner_until_the_session_ends()
     async with member(etcd, "b") as (seat, _):
         await until_owner(seat)
+
+
+async def test_who_waits_long_hears_that_it_is_still_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may take longer than anybody waits; that is no owner that has left."""
+    monkeypatch.setattr(Owner, "tick", lambda *_: [])  # it never comes to an answer
+    async with member(MemoryEtcd(), "a") as (seat, _):
+        await until_owner(seat)
+        with pytest.raises(StillRunningError, match="still running after 60 s, and goes on by itself"):
+            await seat.submit(jobs.List(""))
+        assert seat.is_owner
+
+
+async def test_an_order_that_cannot_be_encoded_ends_no_ownership(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object, topic: str, message: Message) -> None:
+        raise OverflowError("an integer that no message can carry")
+
+    tick = Owner.tick
+    order = Message(CaptureId("a"), CaptureId("b"), ChangefeedId("f"), Header("1", 1, "", 1), Heartbeat())
+    monkeypatch.setattr(NoPeers, "send_nowait", refuse)
+    monkeypatch.setattr(Owner, "tick", lambda *given: [Send(order), *tick(*given)])
+    async with member(MemoryEtcd(), "a") as (seat, _):
+        await until_owner(seat)
+        assert await seat.submit(jobs.List("")) == ()
