@@ -64,11 +64,21 @@ class TaggedGtid:
     time_us: int
 
 
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """:raises DecodeError: what is read within is no such event."""
+    try:
+        yield
+    except (struct.error, IndexError, ValueError) as error:
+        raise DecodeError(f"{what} in the binlog cannot be read ({error}); report this") from None
+
+
 def is_sound(event: bytes) -> bool:
     """Does the event, header and all, end with its own CRC-32?"""
     return zlib.crc32(event[:-CHECKSUM_BYTES]) == int.from_bytes(event[-CHECKSUM_BYTES:], "little")
 
 
+@_reading("a format description")
 def parse_format(body: bytes) -> Format:
     """``body`` with the checksum, which this event always has."""
     version = body[2:52].rstrip(b"\0").decode("latin-1")
@@ -81,6 +91,7 @@ def parse_format(body: bytes) -> Format:
     return Format(version, CHECKSUM_BYTES if body[-_TAIL_BYTES] == 1 else 0, readable)
 
 
+@_reading("a rotation")
 def parse_rotate(event: bytes) -> BinlogPosition:
     """``event`` with its header: the one before the first format description may have a checksum or not."""
     body = event[wire.HEADER_BYTES :]
@@ -112,7 +123,7 @@ def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
                 has_plain_backslashes=session.has_plain_backslashes,
             )
         return Query(body[at : at + name_bytes].decode(), text, session)
-    except (struct.error, zlib.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, zlib.error, LookupError, ValueError) as error:
         raise DecodeError(f"a statement in the binlog cannot be read ({error}); report this") from None
 
 
@@ -133,6 +144,7 @@ def inflate(data: bytes) -> bytes:
     return inflating.inflate(data[start:], int.from_bytes(data[1:start]))
 
 
+@_reading("a table map")
 def parse_table_name(body: bytes) -> tuple[str, str]:
     """Schema and table of a table map."""
     at = _TABLE_MAP_HEAD
@@ -141,6 +153,7 @@ def parse_table_name(body: bytes) -> tuple[str, str]:
     return schema_name.decode(errors="replace"), body[at + 1 : at + 1 + body[at]].decode(errors="replace")
 
 
+@_reading("a heartbeat")
 def parse_heartbeat_v2(body: bytes) -> int:
     """The position, which has 64 bits here; 0 when it tells none."""
     for number, field in _fields(body):
@@ -166,6 +179,7 @@ def parse_payload(body: bytes) -> tuple[int, int]:
     return compression, at + 1
 
 
+@_reading("an XA PREPARE")
 def parse_xa_prepare(body: bytes) -> tuple[bool, str]:
     """Whether it commits at once, and its name as XA COMMIT and XA ROLLBACK spell it in the binlog."""
     kind, first_bytes, second_bytes = struct.unpack_from("<III", body, 1)
@@ -184,6 +198,7 @@ def parse_error(packet: bytes) -> tuple[int, str]:
     return int.from_bytes(packet[:2], "little"), (text[6:] if text[:1] == b"#" else text).decode(errors="replace")
 
 
+@_reading("a GTID")
 def parse_tagged_gtid(body: bytes) -> TaggedGtid:
     """MySQL's newer serialization: numbers of one to nine bytes, fields by number, unknown ones at the end."""
     reader = _Numbers(body)
