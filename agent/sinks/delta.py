@@ -37,6 +37,7 @@ from agent.sinks import (
     delta_cut,
     delta_disk,
     delta_files,
+    delta_history,
     delta_log,
     delta_merge,
     delta_schema,
@@ -121,6 +122,8 @@ class DeltaSink:
             return None
         recorded = delta_table.recorded_ts(opened, self._owner.changefeed, span)
         delta_table.refuse_retired(recorded, table, span)
+        if recorded is not None:
+            delta_history.check(place, opened)
         return recorded
 
     def standing(self, table: TableRecord, spans: Sequence[TableSpan]) -> Standing:
@@ -258,7 +261,8 @@ class DeltaSink:
         def settle(table: TableRecord) -> list[FlushResult]:
             place = self.place(table.schema_name, table.name)
             settled = delta_commit.commit_results(place, [(tasks[index], done[index]) for index in at[table]])
-            delta_upkeep.begin_if_due(place, retention_s=self._retention_s)
+            if any(result.committed for result in settled):  # what an operator may need to mend it stays
+                delta_upkeep.begin_if_due(place, retention_s=self._retention_s)
             return settled
 
         for table, settled in zip(at, _side_by_side(settle, list(at)), strict=True):

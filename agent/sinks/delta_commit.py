@@ -15,7 +15,7 @@ from deltalake.schema import Field
 
 from agent.errors import SinkConflictError, SinkError, SinkFencedError
 from agent.ports import FlushResult, FlushTask
-from agent.sinks import delta_disk, delta_log, delta_schema, delta_table
+from agent.sinks import delta_disk, delta_history, delta_log, delta_schema, delta_table
 from agent.sinks.delta_errors import is_of_storage, storage_error
 from agent.sinks.delta_files import DataFile
 from agent.sinks.delta_log import Action, TableLog
@@ -54,6 +54,7 @@ def with_retries(place: TablePlace, attempt: Callable[[DeltaTable], T]) -> T:
     """``attempt`` on the newest version of the table, opened by delta-rs; see ``on_newest``."""
 
     def durable(table: DeltaTable) -> T:
+        delta_history.check(place, table)
         first = table.version() + 1
         done = attempt(table)
         delta_disk.sync_commits(place, first)
@@ -114,7 +115,7 @@ def _commit_spans(place: TablePlace, work: Sequence[Work]) -> dict[TableSpan, Re
                 append_to(table, files, tasks)
             else:
                 add_columns(table, files, name=_name(tasks[0]))
-                commit_to(table, files, delta_table.commit_properties(tasks))
+                commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records(tasks)))
 
     try:
         with delta_log.borrowed(place) as log:
@@ -143,8 +144,7 @@ def append_to(
     if not all(log.has_columns(file.schema, name=_name(tasks[0])) for file in files):
         raise CommitFailedError("the table has other columns now")
     records = delta_table.new_records(tasks)
-    told = [{"txn": {"appId": name, "version": int(ts), "lastUpdated": delta_log.now_ms()}} for name, ts in records]
-    log.commit("MERGE" if removed else "WRITE", [*removed, *(file.add() for file in files if file.rows), *told])
+    log.commit("MERGE" if removed else "WRITE", [*removed, *(file.add() for file in files if file.rows)], records)
 
 
 def _name(task: FlushTask) -> str:
@@ -193,5 +193,5 @@ def add_fields(table: DeltaTable, wanted: Schema, *, name: str) -> None:
     missing = {item.name for item in delta_schema.missing_fields(stored, arrow, table=name)}
     fields: list[Field] = [field for field in wanted.fields if field.name in missing]
     if fields:
-        table.alter.add_columns(fields)
+        table.alter.add_columns(fields, commit_properties=delta_table.commit_properties(table, {}))
         table.update_incremental()

@@ -7,7 +7,7 @@ a record too, ``weir/{changefeed}/{table id}/cut``: a request that comes late, a
 refused.
 """
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable
 
 from agent.errors import NEW_SNAPSHOT, SinkFencedError, TableHeldError
 from agent.ports import SpanCut
@@ -37,16 +37,16 @@ def _cut(opened: DeltaTable, changefeed: str, table: TableRecord, order: SpanCut
         )
     if max(positions) > order.ts:
         return max(positions)
-    properties = CommitProperties(app_transactions=_records(changefeed, table, order))
+    properties = delta_table.commit_properties(opened, _records(changefeed, table, order))
     opened.create_write_transaction([], "append", opened.schema(), commit_properties=properties)
     return order.ts
 
 
-def _records(changefeed: str, table: TableRecord, order: SpanCut) -> list[Transaction]:
+def _records(changefeed: str, table: TableRecord, order: SpanCut) -> dict[str, int]:
     versions = {delta_table.record_id(changefeed, span): int(delta_table.RETIRED) for span in order.old}
     versions |= {delta_table.record_id(changefeed, span): int(order.ts) for span in order.new}
     versions[record_id(changefeed, table.table_id)] = order.number
-    return [Transaction(name, version) for name, version in sorted(versions.items())]
+    return versions
 
 
 def record_id(changefeed: str, table_id: int) -> str:

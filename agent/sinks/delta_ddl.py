@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures
 from deltalake.schema import Field
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -65,7 +65,9 @@ def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
         if not is_applied(table, writer, table_id, change.ts):
             told = json.loads(table.metadata().description)
             told[delta_table.OWNER]["dropped"] = int(change.ts)
-            table.alter.set_table_description(json.dumps(told), commit_properties=_record(writer, table_id, change.ts))
+            table.alter.set_table_description(
+                json.dumps(told), commit_properties=_record(table, writer, table_id, change.ts)
+            )
 
     delta_commit.with_retries(place, attempt)
 
@@ -92,10 +94,13 @@ def take_over(place: TablePlace, writer: Writer, change: SchemaChange, descripti
         }
         _allow(table, columns.types)
         table.create_write_transaction(
-            [], "overwrite", Schema.from_arrow(columns), commit_properties=_transactions(positions)
+            [],
+            "overwrite",
+            Schema.from_arrow(columns),
+            commit_properties=delta_table.commit_properties(table, positions),
         )
         table.update_incremental()
-        table.alter.set_table_description(description)
+        table.alter.set_table_description(description, commit_properties=delta_table.commit_properties(table, {}))
 
     delta_commit.with_retries(place, attempt)
 
@@ -107,7 +112,7 @@ def mark_moving(place: TablePlace, writer: Writer, change: SchemaChange) -> None
 
     def attempt(table: DeltaTable) -> None:
         if not is_moving(table, writer, table_id, change.ts):
-            properties = _transactions({_move_id(writer, table_id): int(change.ts)})
+            properties = delta_table.commit_properties(table, {_move_id(writer, table_id): int(change.ts)})
             table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
 
     delta_commit.with_retries(place, attempt)
@@ -140,10 +145,10 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
     if is_applied(table, writer, change.after.table_id, change.ts):
         return
     delta_schema.refuse_alike([move.name for move in change.columns], table=change.name)
-    record = _record(writer, change.after.table_id, change.ts)
     stored = delta_table.arrow_schema(table)
     moves = delta_rewrite.moves(stored, change, is_changelog=writer.is_changelog)
     _allow(table, [move.type for move in moves])
+    record = _record(table, writer, change.after.table_id, change.ts)
     if delta_rewrite.is_in_place(stored, moves):
         _add(table, [move for move in moves if move.origin is None], record)
         return
@@ -157,7 +162,10 @@ def _allow(table: DeltaTable, types: Sequence[pa.DataType]) -> None:
     """What a table needs for types that it had none of when it was made: a commit of its own, harmless alone."""
     needs_feature = any(pa.types.is_timestamp(arrow) and arrow.tz is None for arrow in types)
     if needs_feature and _WITHOUT_ZONE not in (table.protocol().writer_features or ()):
-        table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
+        properties = delta_table.commit_properties(table, {})
+        table.alter.add_feature(
+            TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True, commit_properties=properties
+        )
         table.update_incremental()
 
 
@@ -182,9 +190,5 @@ def _move_id(writer: Writer, table_id: int) -> str:
     return f"{delta_table.record_prefix(writer.changefeed)}{table_id}/move"
 
 
-def _record(writer: Writer, table_id: int, ts: Ts) -> CommitProperties:
-    return _transactions({_record_id(writer, table_id): int(ts)})
-
-
-def _transactions(versions: dict[str, int]) -> CommitProperties:
-    return CommitProperties(app_transactions=[Transaction(name, version) for name, version in sorted(versions.items())])
+def _record(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> CommitProperties:
+    return delta_table.commit_properties(table, {_record_id(writer, table_id): int(ts)})

@@ -328,4 +328,4 @@ def _append(
     if scratch.is_truncated:
         assert scratch.schema is not None, "the TRUNCATE was laid down"
         files = [*delta_truncate.in_front(table, place, task, scratch.schema), *files]
-    delta_commit.commit_to(table, files, delta_table.commit_properties([task]))
+    delta_commit.commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records([task])))

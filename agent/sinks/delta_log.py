@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +27,9 @@ import structlog
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from agent.sinks import delta_disk, delta_schema, delta_table
-from agent.sinks.delta_table import TablePlace
+from agent.sinks import delta_disk, delta_history, delta_schema, delta_table
+from agent.sinks.delta_history import Commit
+from agent.sinks.delta_table import SEEN, TablePlace
 
 Action = dict[str, Any]
 
@@ -95,6 +96,8 @@ class TableLog:
         self._protocol: Action = {}
         self._metadata: Action = {}
         self._fitting: set[str] = set()
+        #: others' commits since our last one
+        self._since: list[Commit] = []
 
     @property
     def takes_vectors(self) -> bool:
@@ -142,13 +145,17 @@ class TableLog:
         while (actions := self._read(self.version + 1)) is not None:
             self._take(actions)
             self.version += 1
+            if SEEN in self._records:
+                self._since = delta_history.follow(self._since, Commit(self.version, actions))
 
     def refreshed(self) -> "TableLog":
+        """:raises TableForeignError: others have changed the table since our last commit."""
         self.refresh()
+        delta_history.refuse_changes(self._place, self._since)
         return self
 
-    def commit(self, operation: str, actions: Sequence[Action]) -> None:
-        """Append one commit to what has been read.
+    def commit(self, operation: str, actions: Sequence[Action], records: Mapping[str, int] | None = None) -> None:
+        """Append one commit to what has been read. ``records``: the application transactions in it.
 
         :raises CommitFailedError: another commit was faster, or has made the table one for delta-rs.
         """
@@ -156,7 +163,11 @@ class TableLog:
             raise CommitFailedError("the table is another one now")
         version = self.version + 1
         told = {"timestamp": now_ms(), "operation": operation, "operationParameters": {}, "engineInfo": "weir"}
-        lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": told}, *actions)]
+        recorded = [
+            {"txn": {"appId": name, "version": number, "lastUpdated": now_ms()}}
+            for name, number in sorted({**(records or {}), SEEN: version}.items())
+        ]
+        lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": told}, *actions, *recorded)]
         scratch = os.path.join(self._directory, f"_commit_{uuid4().hex}.json.tmp")
         try:
             with open(scratch, "x") as file:
@@ -222,6 +233,10 @@ class TableLog:
             column = rows.column(kind).combine_chunks()
             self._take([{kind: action} for action in column.drop_null().to_pylist(maps_as_pydicts="strict")])
         self.version = int(newest[1])
+        for version in range(self._records.get(SEEN, self.version) + 1, self.version + 1):
+            if (actions := self._read(version)) is None:
+                raise ValueError(f"commit {version}, behind our last one, is gone")
+            self._since = delta_history.follow(self._since, Commit(version, actions))
         self._seen = self._stat()
 
     def _take(self, actions: Sequence[Action]) -> None:
@@ -266,7 +281,10 @@ _lock = threading.Lock()
 @contextmanager
 def borrowed(place: TablePlace) -> Iterator[TableLog | None]:
     """The table's log, read up to its end; None where it is delta-rs's to read. Nobody else has it meanwhile, and after
-    an error it is not kept."""
+    an error it is not kept.
+
+    :raises TableForeignError: others have changed the table since our last commit.
+    """
     log = _taken(place) if place.is_local else None
     yield log
     if log is not None:
@@ -285,4 +303,4 @@ def _taken(place: TablePlace) -> TableLog | None:
     except (OSError, ValueError, KeyError) as error:  # whatever is wrong with it, delta-rs has the words for it
         _log.info("a table's log is left to delta-rs", table=str(place), reason=str(error).splitlines()[:1])
         return None
-    return log if log.is_plain else None
+    return log.refreshed() if log.is_plain else None

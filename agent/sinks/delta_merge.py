@@ -83,7 +83,7 @@ def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChange
         files = delta_truncate.in_front(table, place, task, source) if net.is_truncated else []
         file = delta_upsert.write_rows(place, task, upserts.schema, [upserts])
         files += [] if file is None else [file]
-        delta_commit.commit_to(table, files, delta_table.commit_properties([task]))
+        delta_commit.commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records([task])))
         return True
     _replace(table, task, net, upserts)
     return delta_table.recorded_ts(table, task.changefeed, task.span) == task.to_ts
@@ -112,7 +112,7 @@ def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Ta
         target_alias="t",
         streamed_exec=False,  # so that the range of the source's keys tells which files to leave alone
         writer_properties=delta_table.writer_properties(table),
-        commit_properties=delta_table.commit_properties([task]),
+        commit_properties=delta_table.commit_properties(table, delta_table.new_records([task])),
     )
     merger = merger.when_matched_update(values, predicate=f"NOT s.{_GONE}")
     merger = merger.when_matched_delete(predicate=f"s.{_GONE}")

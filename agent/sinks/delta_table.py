@@ -7,7 +7,7 @@ files): the changefeed and the mode it is written in. Each span's position is an
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -28,6 +28,8 @@ from reactor.records import SinkMode, TableRecord
 
 #: key of what a table's description says for us, and first part of its records' names
 OWNER = "weir"
+#: the record of our newest commit's own number (see ``delta_history``)
+SEEN = f"{OWNER}/seen"
 _MARK_TEXT = b"Weir writes the tables below. Without this file the directory is taken for one whose mount has gone.\n"
 #: directories of sinks that this process has seen, and the device that each was on
 _seen: dict[str, int] = {}
@@ -189,15 +191,27 @@ def recorded_ts(table: Records, changefeed: str, span: TableSpan) -> Ts | None:
 def is_written(table: Records, task: FlushTask) -> bool:
     """Whether the table already records the task's end: by an earlier attempt, whose answer was lost.
 
-    :raises SinkFencedError: it records neither the task's begin nor its end.
+    :raises SinkFencedError: it is further than the task's begin, and not at its end.
+    :raises TableForeignError: it has no record, or one that is behind what was written.
     """
     recorded = recorded_ts(table, task.changefeed, task.span)
     refuse_retired(recorded, task.table, task.span)
+    name = f"{task.table.schema_name}.{task.table.name}"
+    if recorded is None:
+        raise TableForeignError(
+            f"the sink has no record of {name}: its table was replaced; bring it back with its history and resume the "
+            f"changefeed, or {NEW_SNAPSHOT}"
+        )
     if recorded == task.to_ts:
         return True
+    if recorded < task.from_ts:
+        raise TableForeignError(
+            f"the sink's table {name} was set back: it records {recorded}, and {task.from_ts} was written; bring the "
+            "newer one back and resume the changefeed, or pause it, and rewind it to a Ts that is not past the record"
+        )
     if recorded != task.from_ts:
         raise SinkFencedError(
-            f"the sink records {recorded} for span {task.span} of {task.table.schema_name}.{task.table.name}, "
+            f"the sink records {recorded} for span {task.span} of {name}, "
             f"this writer expects {task.from_ts}: it is late and stops"
         )
     return False
@@ -213,17 +227,24 @@ def refuse_retired(recorded: Ts | None, table: TableRecord, span: TableSpan) -> 
 
 def record_properties(changefeed: str, span: TableSpan, ts: Ts) -> CommitProperties:
     """What goes into the commit that makes a table: its first record."""
-    return CommitProperties(app_transactions=[Transaction(record_id(changefeed, span), int(ts))])
+    return _properties(0, {record_id(changefeed, span): int(ts)})
 
 
-def commit_properties(tasks: Sequence[FlushTask]) -> CommitProperties:
-    """What goes into a commit beside the data: the new record of every span in it."""
-    return CommitProperties(app_transactions=[Transaction(name, int(ts)) for name, ts in new_records(tasks)])
+def commit_properties(table: DeltaTable, records: Mapping[str, int]) -> CommitProperties:
+    """What goes into a commit on top of ``table`` beside the data: ``records``, and its own number. Another commit in
+    between refuses it: delta-rs shall not put it on top of what nobody has looked at."""
+    return _properties(table.version() + 1, records)
 
 
-def new_records(tasks: Sequence[FlushTask]) -> list[tuple[str, Ts]]:
+def _properties(version: int, records: Mapping[str, int]) -> CommitProperties:
+    versions = {**records, SEEN: version}
+    told = [Transaction(name, number) for name, number in sorted(versions.items())]
+    return CommitProperties(app_transactions=told, max_commit_retries=0)
+
+
+def new_records(tasks: Sequence[FlushTask]) -> dict[str, int]:
     """What the table records of the tasks' spans when they are done, by name."""
-    return sorted({record_id(task.changefeed, task.span): task.to_ts for task in tasks}.items())
+    return {record_id(task.changefeed, task.span): int(task.to_ts) for task in tasks}
 
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:

@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from deltalake.schema import Field, PrimitiveType
 
 from agent.errors import SinkConflictError
 from agent.sinks import delta_compact, delta_files, delta_upsert
@@ -15,7 +14,7 @@ from agent.sinks.delta import DeltaSink
 from agent.sinks.delta_table import TablePlace
 from reactor.records import SinkMode
 from tests.integration.test_delta_sink import KEYED, SPAN, flush, loaded, rows, task
-from tests.integration.test_delta_vectors import last_commit, location
+from tests.integration.test_delta_vectors import add_column, last_commit, location
 from tests.integration.test_delta_vectors import loaded as with_vectors
 from tests.unit.agent.changes_build import changes, insert, update
 
@@ -66,7 +65,7 @@ def test_files_become_about_as_large_as_is_wanted(sink: DeltaSink) -> None:
 
 
 def test_a_column_that_older_files_lack(sink: DeltaSink) -> None:
-    DeltaTable(location(sink)).alter.add_columns([Field("late", PrimitiveType("string"))])
+    add_column(sink)
     compact(sink)
     [batch] = pa.RecordBatchReader.from_stream(DeltaTable(location(sink)).scan(columns=["id", "late"]))
     assert pa.record_batch(batch).column("late").null_count == FILES

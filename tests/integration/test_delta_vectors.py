@@ -19,7 +19,16 @@ from hypothesis import strategies as st
 
 from agent.errors import SinkFencedError, SinkUriError
 from agent.ports import BEFORE_KEY
-from agent.sinks import delta_files, delta_log, delta_merge, delta_upkeep, delta_upsert, delta_vectors, open_sink
+from agent.sinks import (
+    delta_files,
+    delta_log,
+    delta_merge,
+    delta_table,
+    delta_upkeep,
+    delta_upsert,
+    delta_vectors,
+    open_sink,
+)
 from agent.sinks.delta import DeltaSink
 from reactor.ids import TableSpan, Ts
 from reactor.records import SinkMode
@@ -130,6 +139,13 @@ def test_many_flushes_leave_few_files_and_the_right_rows(
     assert list((Path(location(sink)) / "_delta_log").glob("*.checkpoint.parquet"))
 
 
+def add_column(sink: DeltaSink) -> None:
+    """As a schema change would."""
+    table = DeltaTable(location(sink))
+    ours = delta_table.commit_properties(table, {})
+    table.alter.add_columns([Field("late", PrimitiveType("string"))], commit_properties=ours)
+
+
 def _never(*_: Any) -> None:
     raise AssertionError("delta-rs merged")
 
@@ -139,7 +155,7 @@ def test_what_updates_left_out_is_looked_up_where_it_stands(sink: DeltaSink, mon
     monkeypatch.setattr(delta_merge, "_apply", _never)
     monkeypatch.setattr(delta_files, "_ROW_GROUP_ROWS", 100)
     flush(sink, task(sink, 100, 110), changes([insert(at, "n", f"big {at}") for at in range(2_000, 3_000)]))
-    DeltaTable(location(sink)).alter.add_columns([Field("late", PrimitiveType("string"))])
+    add_column(sink)
     wide = pa.schema([*ARROW, pa.field("late", pa.string())])
     left_out = [
         update(7, "b", UNCHANGED, UNCHANGED),
