@@ -81,10 +81,10 @@ def changed_tables(ddl: Iterable[DdlRecord]) -> dict[int, tuple[Ts, TableChange]
     """Table → the newest change of it that is done."""
     changed: dict[int, tuple[Ts, TableChange]] = {}
     for record in ddl:
-        if record.done:
-            for change in record.alterations:
-                if record.ts >= changed.get(change.table_id, (0,))[0]:
-                    changed[change.table_id] = record.ts, change
+        for change in record.alterations:
+            id = change.table_id
+            if id not in record.pending_ids and record.ts >= changed.get(id, (0,))[0]:
+                changed[id] = record.ts, change
     return changed
 
 
@@ -92,9 +92,8 @@ def held_tables(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
     """Table → how far it may be written before its next schema change is in the sink."""
     held: dict[int, Ts] = {}
     for record in ddl:
-        if not record.done:
-            for table in record.table_ids:
-                held[table] = min(record.barrier_ts, held.get(table, record.barrier_ts))
+        for table in record.pending_ids:
+            held[table] = min(record.barrier_ts, held.get(table, record.barrier_ts))
     return held
 
 

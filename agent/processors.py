@@ -64,7 +64,10 @@ class ProcessorEnded:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorReported:
-    """An error (the changefeed cannot go on like this) or a warning (it goes on) of one processor."""
+    """An error (the changefeed cannot go on like this) or a warning (it goes on) of one processor.
+
+    An error of one table ends no processor: the owner takes the table out, and the others flow.
+    """
 
     changefeed: ChangefeedId
     epoch: int
@@ -155,7 +158,7 @@ class Processors:
         if feed is None or feed.info is None or feed.info.epoch != event.epoch:
             return []
         effects: list[ManagerEffect] = [self._commit(event)]
-        if not event.is_warning:
+        if not event.is_warning and not event.error.is_of_table:
             self._failed[event.changefeed] = event.epoch
             if event.changefeed in self._running and event.changefeed not in self._stopping:
                 self._stopping.add(event.changefeed)
@@ -165,7 +168,15 @@ class Processors:
     def _commit(self, event: ProcessorReported) -> Commit:
         key = keys.PositionKey(self._cluster, self._namespace, self._capture, event.changefeed)
         error = event.error.with_(capture=self._capture)
-        field = "warning" if event.is_warning else "error"
-        patch = patches.patch_record(key, TaskPosition, lambda old: (old or TaskPosition()).with_(**{field: error}))
+        patch = patches.patch_record(key, TaskPosition, lambda old: _with(old or TaskPosition(), event, error))
         alive = keys.CaptureKey(self._cluster, self._capture)
         return Commit(patches.group([patch], requires=[alive]))
+
+
+def _with(position: TaskPosition, event: ProcessorReported, error: RunningError) -> TaskPosition:
+    if event.is_warning:
+        return position.with_(warning=error)
+    if error.is_of_table:
+        others = (known for known in position.tables if known.table_id != error.table_id)
+        return position.with_(tables=(*others, error))
+    return position.with_(error=error)

@@ -3,9 +3,12 @@
 Five things hold: the changefeed's target, an operator (who compares source and sink at one Ts, say), a sync point, and
 schema changes and new spans, which wait for all spans of their table. These two hold only their table, the others
 everything - at most 256 tables by name, the rest holds everything, so that a heartbeat stays small (tiflow 1.4.3).
+
+Held tables (``owner.held``) are in no barrier: nobody waits for them, and captures know from the schema changes
+themselves how far each may be written.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -44,9 +47,13 @@ def limits(
     *,
     cuts: Mapping[int, Ts] = MappingProxyType({}),
     sync_point_ts: Ts | None = None,
+    held: Collection[int] = (),
+    names: Mapping[int, str] = MappingProxyType({}),
 ) -> Limits:
-    """The barrier that all of them together make. ``cuts``: tables that wait for new spans, and where."""
-    changes = _first_by_table(ddl)
+    """The barrier that all of them together make. ``cuts``: tables that wait for new spans, and where. ``held``: tables
+    that nobody waits for. ``names``: schema.name of tables."""
+    changes = {table: ts for table, ts in _first_by_table(ddl).items() if table not in held}
+    cuts = {table: ts for table, ts in cuts.items() if table not in held}
     tables = {table: min(changes.get(table, MAX_TS), cuts.get(table, MAX_TS)) for table in {**changes, **cuts}}
     named = sorted(tables.items(), key=lambda item: (item[1], item[0]))
     kept, rest = named[:TABLE_BARRIERS_MAX], named[TABLE_BARRIERS_MAX:]
@@ -60,20 +67,25 @@ def limits(
     global_ts = min(everything.values(), default=MAX_TS)
     min_table_ts = min([global_ts, *tables.values()])
     barrier = Barrier(global_ts, tuple((table, ts) for table, ts in kept if ts < global_ts))
-    return Limits(barrier, min_table_ts, _reason(everything, changes, cuts, min_table_ts))
+    return Limits(barrier, min_table_ts, _reason(everything, changes, cuts, min_table_ts, names))
 
 
 def _first_by_table(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
     """A table that is about to be created counts too: the changefeed's checkpoint waits for it."""
     tables: dict[int, Ts] = {}
     for record in ddl:
-        if not record.done:
-            for table in record.table_ids:
-                tables[table] = min(record.barrier_ts, tables.get(table, record.barrier_ts))
+        for table in record.pending_ids:
+            tables[table] = min(record.barrier_ts, tables.get(table, record.barrier_ts))
     return tables
 
 
-def _reason(everything: Mapping[str, Ts], changes: Mapping[int, Ts], cuts: Mapping[int, Ts], lowest_ts: Ts) -> str:
+def _reason(
+    everything: Mapping[str, Ts],
+    changes: Mapping[int, Ts],
+    cuts: Mapping[int, Ts],
+    lowest_ts: Ts,
+    names: Mapping[int, str],
+) -> str:
     if lowest_ts == MAX_TS:
         return ""
     for name, ts in sorted(everything.items()):
@@ -81,5 +93,10 @@ def _reason(everything: Mapping[str, Ts], changes: Mapping[int, Ts], cuts: Mappi
             return f"barrier {name} at {ts}"
     changing = [table for table, ts in changes.items() if ts == lowest_ts]
     if changing:
-        return f"barrier schema change of table {min(changing)} at {lowest_ts}"
-    return f"barrier new spans of table {min(table for table, ts in cuts.items() if ts == lowest_ts)} at {lowest_ts}"
+        return f"barrier schema change of {_tables(changing, names)} at {lowest_ts}"
+    cutting = [table for table, ts in cuts.items() if ts == lowest_ts]
+    return f"barrier new spans of {_tables(cutting, names)} at {lowest_ts}"
+
+
+def _tables(ids: Iterable[int], names: Mapping[int, str]) -> str:
+    return ", ".join(names.get(id, f"table {id}") for id in sorted(ids))

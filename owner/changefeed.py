@@ -6,15 +6,17 @@ What is stored is the truth: a run starts only from a state that has been commit
 of its own. Whatever fails in here fails this changefeed (``fail``) and no other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from owner import amendment, barrier, ddl, gc, positions, recut, watermark
 from owner.backoff import Uniform
 from owner.barrier import Hold, Limits
 from owner.clean_up import CleanUp
+from owner.conditions import Conditions
 from owner.errors import JobRefusedError
 from owner.feed_state import FeedStateMachine, Trigger, is_running, step
+from owner.held import HeldTables, Verdict
 from owner.jobs import Cut, Outcome, SchemaApplied, SinkCut, SinkRead, Update, UpstreamDropped
 from owner.removal import Removal, sweep
 from owner.run import Facts, Run, World
@@ -54,6 +56,9 @@ class Changefeed:
         self.latest: ChangefeedStatus | None = None
         self.clean_up = CleanUp(settings)
         self.removal = Removal(settings, self.clean_up)
+        place = {"cluster": site.cluster, "namespace": site.namespace}
+        self.held = HeldTables(id, **place, wall_offset_s=settings.wall_offset_s)
+        self.conditions = Conditions(standstill_s=settings.standstill_s, wall_offset_s=settings.wall_offset_s)
         self.machine = FeedStateMachine(settings.backoff, uniform, wall_offset_s=settings.wall_offset_s)
         self._site = site
         self._settings = settings
@@ -101,8 +106,15 @@ class Changefeed:
         return self._commit(feed, step(info, Trigger.PAUSE), feed.status, now=now)
 
     def resume(self, feed: ChangefeedState, checkpoint_ts: Ts | None, now: float) -> list[Effect]:
-        """:raises JobRefusedError: it is running, or its log does not reach from ``checkpoint_ts`` to here."""
+        """Held tables are tried again, also while it is running.
+
+        :raises JobRefusedError: it is running and holds no table, or its log does not reach from ``checkpoint_ts`` to
+        here.
+        """
         info = _existing(feed)
+        again = tuple(self.held.again(Facts.of(feed, info), now))
+        if again and is_running(info.state) and checkpoint_ts is None:
+            return [*self._commit(feed, info, feed.status, again, now=now), WakeAt(now)]
         after = step(info, Trigger.RESUME)
         if gc.is_released(info):
             raise JobRefusedError(f"changefeed {info.id} cannot go on: {info.error and info.error.message}")
@@ -112,7 +124,7 @@ class Changefeed:
             ddl.refuse_replay(facts, checkpoint_ts)
             status = amendment.rewound(facts, checkpoint_ts)
         self.machine.reset()
-        return self._commit(feed, after, status, now=now)
+        return self._commit(feed, after, status, again, now=now)
 
     def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
         """Also what it then is. :raises JobRefusedError: it does not stand, or the change would have no effect."""
@@ -163,7 +175,16 @@ class Changefeed:
             self.hold = None
         sync_point_ts = self.sync_points.hold_ts if self.sync_points else None
         cuts = self.run.recuts.holds if self.run else {}
-        return barrier.limits(info.target_ts, self.hold, feed.ddl.values(), cuts=cuts, sync_point_ts=sync_point_ts)
+        names = self._names_of(Facts.of(feed, info))
+        return barrier.limits(
+            info.target_ts,
+            self.hold,
+            feed.ddl.values(),
+            cuts=cuts,
+            sync_point_ts=sync_point_ts,
+            held=feed.held,
+            names=names,
+        )
 
     def _tick(
         self, feed: ChangefeedState, info: ChangefeedInfo, messages: Sequence[Message], world: World, now: float
@@ -174,12 +195,26 @@ class Changefeed:
         )
         errors, joins = recut.joined([*taken.errors, *self._errors], feed.cuts)
         self._errors = []
-        clearing = (*taken.patches, *(self._put_cut(before, wish) for before, wish in joins))
+        self.held.note([*taken.tables, *(error for error in errors if error.is_of_table)])
+        errors = [error for error in errors if not error.is_of_table]
+        facts = Facts.of(feed, info)
+        verdict = self._judge_tables(facts, now)
+        clearing = (*taken.patches, *(self._put_cut(before, wish) for before, wish in joins), *verdict.changes)
         warnings, self._warnings = [*taken.warnings, *self._warnings], []
-        after = self.machine.tick(info, errors, warnings, now)
+        conditions = self.conditions.now(self.run, facts, self.limits(feed, info, now), now)
+        after = self.machine.tick(info, [*errors, *verdict.errors], warnings, now, conditions=conditions)
         if after != info or not is_running(info.state):
-            return self._tick_standing(feed, after, now, clearing)
-        return self._tick_running(feed, info, messages, world, now, clearing)
+            return [*verdict.effects, *self._tick_standing(feed, after, now, clearing)]
+        effects = self._tick_running(feed, info, messages, world, now, clearing, verdict, conditions)
+        return [*verdict.effects, *effects]
+
+    def _judge_tables(self, facts: Facts, now: float) -> Verdict:
+        """Which tables are held from now on, or tried again."""
+        run = self.run if is_running(facts.info.state) else None
+        if run is not None:
+            self.held.note((), [*run.schemas.take_refusals(), *run.recuts.take_refusals()])
+            return self.held.tick(facts, run.reached, run.writes_others, now)
+        return Verdict()
 
     def _tick_standing(
         self, feed: ChangefeedState, info: ChangefeedInfo, now: float, clearing: tuple[patches.Patch, ...]
@@ -202,6 +237,8 @@ class Changefeed:
         world: World,
         now: float,
         clearing: tuple[patches.Patch, ...],
+        verdict: Verdict,
+        conditions: Sequence[RunningError],
     ) -> list[Effect]:
         facts, limits = Facts.of(feed, info), self.limits(feed, info, now)
         run = self._run_of(facts, now)
@@ -210,13 +247,16 @@ class Changefeed:
         effects += self._tick_sync_points(run, facts, now)
         effects += self._change_schemas(run, facts, now)
         effects += run.recut(facts, now, is_held=self.sync_points is not None and self.sync_points.hold_ts is not None)
-        status, after = self._judge(run, facts, limits, now)
+        status, after = self._judge(run, facts, limits, conditions, now)
         self.latest = status
+        count, told = len(verdict.changes), len(verdict.effects)
+        self.held.catch_up(facts, status, run.reached, verdict, now)
+        clearing, effects = (*clearing, *verdict.changes[count:]), [*effects, *verdict.effects[told:]]
         due_at = self._status_due_at(feed.status, status)
         if after != info or clearing or now >= due_at:
             self._status_at, due_at = now, float("inf")
             effects += self._commit(feed, after, status, clearing, now=now)
-        return [*effects, WakeAt(self._next_at(run, due_at, now))]
+        return [*effects, WakeAt(self._next_at(run, facts, due_at, now))]
 
     def _tick_sync_points(self, run: Run, facts: Facts, now: float) -> list[Effect]:
         """A barrier that changes is told to the captures in a round of its own, at once."""
@@ -229,10 +269,9 @@ class Changefeed:
 
     def _change_schemas(self, run: Run, facts: Facts, now: float) -> list[Effect]:
         effects = run.change_schemas(facts, now)
-        errors, warnings = run.schemas.take_news()
-        self._errors += errors
+        warnings = run.schemas.take_warnings()
         self._warnings += warnings
-        return [*effects, WakeAt(now)] if errors or warnings else effects
+        return [*effects, WakeAt(now)] if warnings or run.schemas.has_refusals else effects
 
     def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
         """When to write ``status``: never if it is stored, soon if it is further, later if only time went on."""
@@ -242,18 +281,23 @@ class Changefeed:
             return self._status_at + self._settings.status_time_interval_s
         return self._status_at + self._settings.status_interval_s
 
-    def _judge(self, run: Run, facts: Facts, limits: Limits, now: float) -> tuple[ChangefeedStatus, ChangefeedInfo]:
+    def _judge(
+        self, run: Run, facts: Facts, limits: Limits, conditions: Sequence[RunningError], now: float
+    ) -> tuple[ChangefeedStatus, ChangefeedInfo]:
         """What this round's progress means for status and state."""
         status, info = facts.status, facts.info
         reached = run.watermark(facts, limits, now)
         if reached is not None:
+            reached = watermark.under(reached, self.held.ceiling(facts, run.reached))
             status = watermark.merged(status, reached, limits)
         run.checkpoint_pulse.note(status.checkpoint_ts, now)
         if _is_finished(facts, status):
             return status, step(info, Trigger.FINISH)
         resolved_ts = facts.head.resolved_ts if facts.head else Ts(0)
         has_work = facts.tables is None or status.checkpoint_ts < min(resolved_ts, limits.lowest_ts)
-        return status, self.machine.note_progress(info, run.progress(facts), has_work=has_work, now=now)
+        return status, self.machine.note_progress(
+            info, run.progress(facts), has_work=has_work, now=now, conditions=conditions
+        )
 
     def _run_of(self, facts: Facts, now: float) -> Run:
         if self.run is None or self.run.epoch != facts.info.epoch:
@@ -267,8 +311,8 @@ class Changefeed:
             )
         return self.run
 
-    def _next_at(self, run: Run, status_due_at: float, now: float) -> float:
-        times = [run.next_at(), status_due_at]
+    def _next_at(self, run: Run, facts: Facts, status_due_at: float, now: float) -> float:
+        times = [run.next_at(), status_due_at, self.held.next_at(facts.held)]
         if self.sync_points is not None:
             times.append(self.sync_points.next_at())
         if self.hold is not None:
@@ -306,6 +350,11 @@ class Changefeed:
             changes.append(patches.replace_record(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
         return [Commit(patches.group(changes))] if changes else []
 
+    def _names_of(self, facts: Facts) -> Mapping[int, str]:
+        """Names of tables that schema changes or cuts wait for."""
+        waiting = {id for record in facts.ddl.values() for id in record.pending_ids} | facts.cuts.keys()
+        return {id: facts.name_of(id) for id in waiting}
+
     def _put_cut(self, before: TableCut | None, after: TableCut) -> patches.Patch:
         key = keys.CutKey(self._site.cluster, self._site.namespace, self.id, after.table_id)
         return patches.replace_record(key, before, after)
@@ -322,12 +371,12 @@ def _existing(feed: ChangefeedState) -> ChangefeedInfo:
 
 
 def _is_finished(facts: Facts, status: ChangefeedStatus) -> bool:
-    """The units are through (modes without sync), or everything up to the target is in the sink."""
+    """The units are through (modes without sync), or everything up to the target is in the sink, of all tables."""
     target_ts = facts.info.target_ts
     if facts.unit is None:
         return True
     is_synced = facts.info.mode not in (Mode.FULL, Mode.DUMP) and facts.tables is not None
-    return is_synced and target_ts is not None and status.checkpoint_ts >= target_ts
+    return is_synced and target_ts is not None and status.checkpoint_ts >= target_ts and not facts.held
 
 
 def _running_error(error: Exception, capture: CaptureId, *, time: float) -> RunningError:

@@ -186,11 +186,12 @@ class SinkCut:
 
 @dataclass(frozen=True, slots=True)
 class SchemaApplied:
-    """The answer to ``reactor.effects.ApplySchema``; ``error``: None when the sink has the change."""
+    """The answer to ``reactor.effects.ApplySchema`` for ``tables``; ``error``: None when the sink has the change."""
 
     changefeed: ChangefeedId
     ts: Ts
     error: RunningError | None = None
+    tables: frozenset[int] = frozenset()
 
 
 #: what became of an effect that one changefeed asked for

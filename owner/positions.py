@@ -18,6 +18,8 @@ from reactor.records import RunningError, TaskPosition
 class Taken:
     errors: tuple[RunningError, ...]
     warnings: tuple[RunningError, ...]
+    #: errors that hold one table each
+    tables: tuple[RunningError, ...]
     patches: tuple[patches.Patch, ...]
 
 
@@ -30,18 +32,20 @@ def take(
     feed: ChangefeedId,
 ) -> Taken:
     """What there is to know, and the patches that clear it."""
-    errors, warnings, clearing = [], [], []
+    errors, warnings, tables, clearing = [], [], list[RunningError](), []
     for capture, position in sorted(positions.items()):
         is_alive = capture in alive
         if is_alive and position.error is not None:
             errors.append(position.error)
         if is_alive and position.warning is not None:
             warnings.append(position.warning)
-        cleared = position.with_(error=None, warning=None)
+        if is_alive:
+            tables += position.tables
+        cleared = position.with_(error=None, warning=None, tables=())
         if not is_alive or position != cleared:
             key = PositionKey(cluster, namespace, capture, feed)
             clearing.append(_clear(key, position, cleared if is_alive else None))
-    return Taken(tuple(errors), tuple(warnings), tuple(clearing))
+    return Taken(tuple(errors), tuple(warnings), tuple(tables), tuple(clearing))
 
 
 def _clear(key: PositionKey, seen: TaskPosition, after: TaskPosition | None) -> patches.Patch:

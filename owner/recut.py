@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING
 
 from owner.errors import JobRefusedError
 from owner.jobs import SinkCut
+from owner.refusal import Refusal
 from owner.scheduler.replication import ReplicationSet, SetState
 from owner.scheduler.spans import SPANS_MAX, Cuts, even_spans, span_count
 from owner.watermark import SpanPosition
 from reactor import keys, patches
 from reactor.cuts import CutUnderWay, TableCut
 from reactor.effects import Commit, CutSink, Effect, Log, WakeAt
+from reactor.errors import Scope
+from reactor.held import HoldOrigin
 from reactor.ids import TableSpan, Ts
 from reactor.records import FeedState, RunningError, TableRecord
 
@@ -41,6 +44,10 @@ ROW_MOVED = "RowMoved"
 #: the sink is asked again when it has not answered, or with an error
 _ASK_AGAIN_S = 30.0
 _RETRY_S = 5.0
+#: answers with an error after which the table is held
+_FAILURES_MAX = 3
+#: the code of its hold
+SINK_CUT = "SinkCut"
 #: records that the policy writes in one transaction
 _POLICY_BATCH = 50
 
@@ -56,6 +63,8 @@ class Recuts:
         self._stopping: set[int] = set()
         self._ask_at: dict[int, float] = {}
         self._answers: dict[int, SinkCut] = {}
+        self._failures: dict[int, int] = {}
+        self._refusals: list[Refusal] = []
         self._is_planned = False
         self._tables: dict[int, TableRecord] = {}
         self._tables_of: object = None
@@ -75,11 +84,21 @@ class Recuts:
         if not away:
             return ""
         trouble = [f": {self.trouble[id]}" for id in away if id in self.trouble]
-        return f"table {away[0]} is getting other spans{trouble[0] if trouble else ''}"
+        tables = ", ".join(self._name(id) for id in away)
+        return f"{tables}: getting other spans{trouble[0] if trouble else ''}"
+
+    def _name(self, table_id: int) -> str:
+        table = self._tables.get(table_id)
+        return f"{table.schema_name}.{table.name}" if table else f"table {table_id}"
 
     def handle_cut(self, answer: SinkCut) -> None:
         """What the sink says."""
         self._answers[answer.table_id] = answer
+
+    def take_refusals(self) -> list[Refusal]:
+        """Tables that the sink cannot cut."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
 
     def tick(self, facts: "Facts", sets: Sets, captures: int, now: float, *, is_held: bool) -> list[Effect]:
         """One round. ``captures``: those that serve. ``is_held``: a sync point needs the spans as they are."""
@@ -92,7 +111,7 @@ class Recuts:
             table = self._tables.get(cut.table_id)
             if table is None:
                 effects += self._forget(facts, cut, sets)
-            elif cut.under_way is None and cut.wanted == cut.spans:
+            elif cut.under_way is None and (cut.wanted == cut.spans or cut.table_id in facts.held):
                 self._rest(cut.table_id)
             else:
                 effects += self._go_on(facts, table, cut, sets, now, is_held=is_held)
@@ -150,11 +169,20 @@ class Recuts:
                 return self._settle(facts, cut, under_way, answer.furthest_ts)
             self.trouble[id] = answer.error
             self._ask_at[id] = now + _RETRY_S
+            self._note_failure(table, under_way.ts, answer.error)
         if now < self._ask_at.get(id, now):
             return []
         self._ask_at[id] = now + _ASK_AGAIN_S
         spans = even_spans(id, cut.spans), even_spans(id, under_way.spans)
         return [CutSink(facts.info.id, facts.info, table, *spans, under_way.ts, number)]
+
+    def _note_failure(self, table: TableRecord, ts: Ts, text: str) -> None:
+        """Nobody waits for a table that the sink cannot cut; it is asked again all the same."""
+        id = table.table_id
+        self._failures[id] = self._failures.get(id, 0) + 1
+        if self._failures[id] == _FAILURES_MAX:
+            error = RunningError(code=SINK_CUT, message=text, table_id=id, scope=Scope.TABLE)
+            self._refusals.append(Refusal(id, f"{table.schema_name}.{table.name}", ts, HoldOrigin.WRITE, error))
 
     def _settle(self, facts: "Facts", cut: TableCut, under_way: CutUnderWay, furthest_ts: Ts) -> list[Effect]:
         fields = (("changefeed", facts.info.id), ("table_id", cut.table_id), ("ts", under_way.ts))
@@ -177,6 +205,7 @@ class Recuts:
         self.holds.pop(table_id, None)
         self.trouble.pop(table_id, None)
         self._ask_at.pop(table_id, None)
+        self._failures.pop(table_id, None)
         self._answers.pop(table_id, None)
         self._stopping.discard(table_id)
 

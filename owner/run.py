@@ -5,7 +5,7 @@ records and the captures' messages and gives messages; what follows for the chan
 ``owner.changefeed`` to say.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from owner.barrier import Limits
@@ -14,12 +14,14 @@ from owner.pulse import Pulse
 from owner.recut import Recuts
 from owner.scheduler.coordinator import Coordinator, Identity
 from owner.scheduler.questions import Questions
+from owner.scheduler.replication import SetState
 from owner.settings import OwnerSettings
 from owner.units import SOURCE, current_unit, ordinal, tables_of
-from owner.watermark import SpanPosition, Watermark, advance
+from owner.watermark import SpanPosition, Watermark, advance, covers
 from owner.workers import Placement, Stage, WorkerManager
 from reactor.cuts import TableCut
 from reactor.effects import Effect, Send
+from reactor.held import HeldTable, HoldStage
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Message
 from reactor.records import (
@@ -60,12 +62,15 @@ class Facts:
     cuts: Mapping[int, TableCut] = field(default_factory=dict)
     #: schema changes by Ts, done ones too
     ddl: Mapping[int, DdlRecord] = field(default_factory=dict)
+    #: tables that cannot go on while the others do, by id
+    held: Mapping[int, HeldTable] = field(default_factory=dict)
 
     @classmethod
     def of(cls, feed: ChangefeedState, info: ChangefeedInfo) -> "Facts":
         status = feed.status or ChangefeedStatus(checkpoint_ts=info.start_ts)
         points = tuple(feed.sync_points[ts] for ts in sorted(feed.sync_points))
-        return cls(info, status, feed.units.get(SOURCE), feed.heads.get(SOURCE), points, feed.cuts, feed.ddl)
+        unit, head = feed.units.get(SOURCE), feed.heads.get(SOURCE)
+        return cls(info, status, unit, head, points, feed.cuts, feed.ddl, feed.held)
 
     @property
     def unit(self) -> Unit | None:
@@ -76,6 +81,21 @@ class Facts:
     def tables(self) -> tuple[TableRecord, ...] | None:
         """Those whose spans may be replicated; None while that is not known."""
         return tables_of(self.info.mode, self.record)
+
+    @property
+    def flowing(self) -> tuple[TableRecord, ...]:
+        """Those that count: neither held nor about to catch up."""
+        return tuple(table for table in self.tables or () if table.table_id not in self.held)
+
+    @property
+    def stragglers(self) -> Mapping[int, Ts]:
+        """Held tables that are tried again, and where they are."""
+        return {id: held.ts for id, held in self.held.items() if held.stage is HoldStage.TRIED}
+
+    def name_of(self, table_id: int) -> str:
+        """schema.name of a table."""
+        known = next((table for table in self.tables or () if table.table_id == table_id), None)
+        return f"{known.schema_name}.{known.name}" if known else f"table {table_id}"
 
 
 class Run:
@@ -91,10 +111,12 @@ class Run:
         self.schemas = SchemaChanges(cluster=cluster, wall_offset_s=settings.wall_offset_s)
         self.head_pulse = Pulse()
         self.checkpoint_pulse = Pulse()
+        self._progress_pulse = Pulse()
         self._settings = settings
         self._started_at = now
         self._tables: tuple[TableRecord, ...] | None = None
         self._starts: dict[int, Ts] = {}
+        self._parked: frozenset[int] = frozenset()
         #: tables that the scheduler was told to leave alone because they are being cut
         self._away: frozenset[int] = frozenset()
 
@@ -113,6 +135,7 @@ class Run:
             now,
             cuts=cuts,
             floor_ts=facts.status.checkpoint_ts,
+            stragglers=facts.stragglers,
             questions=world.questions,
         )
         self._note_workers(world, now)
@@ -126,15 +149,17 @@ class Run:
         if starts is None:
             return None
         self.head_pulse.note(facts.head and (facts.head.resolved_ts, facts.head.resolved_time), now)
-        standing = [at for at in self.recuts.standing(facts.cuts) if at.span.table_id in starts]
+        counted = starts.keys() - facts.held.keys()
+        standing = [at for at in self.recuts.standing(facts.cuts) if at.span.table_id in counted]
         lowest = self.coordinator.lowest
-        if lowest is None or not self._away & starts.keys() <= {at.span.table_id for at in standing}:
+        if lowest is None or not self._away & counted <= {at.span.table_id for at in standing}:
             return None
         positions = [(at.checkpoint_ts, at.checkpoint_time) for at in standing]
         if lowest.ts is not None:
             positions.append((lowest.ts, lowest.time))
         slowest = min(positions, key=lambda at: (at[0], -at[1]), default=None)
-        log_start_ts = max([facts.status.checkpoint_ts, *starts.values()]) if facts.head is None else Ts(0)
+        begun = [starts[table] for table in counted]
+        log_start_ts = max([facts.status.checkpoint_ts, *begun]) if facts.head is None else Ts(0)
         return advance(slowest, facts.head, limits, start_ts=log_start_ts)
 
     def recut(self, facts: Facts, now: float, *, is_held: bool) -> list[Effect]:
@@ -146,13 +171,29 @@ class Run:
         """Schema changes, one step on."""
         if not facts.ddl:
             return []
-        is_waiting = any(not record.done for record in facts.ddl.values())
+        is_waiting = any(record.pending_ids for record in facts.ddl.values())
         return self.schemas.tick(facts, self.positions() if is_waiting else (), now)
 
     def positions(self) -> list[SpanPosition]:
         """How far every span is known to be."""
         sets = self.coordinator.sets.items()
         return [SpanPosition(span, at.checkpoint.checkpoint_ts, at.checkpoint_time) for span, at in sets]
+
+    def reached(self, ids: Iterable[int]) -> Mapping[int, Ts]:
+        """How far all spans of each table are known to be; without those of which a span is missing."""
+        by_table: dict[int, list[SpanPosition]] = {id: [] for id in ids}
+        if not by_table:
+            return {}
+        for span, known in self.coordinator.sets.items():
+            if span.table_id in by_table:
+                by_table[span.table_id].append(SpanPosition(span, known.checkpoint.checkpoint_ts))
+        whole = {id: spans for id, spans in by_table.items() if covers([id], spans)}
+        return {id: min(at.checkpoint_ts for at in spans) for id, spans in whole.items()}
+
+    def writes_others(self, failing: Collection[int]) -> bool:
+        """Some table is written at the moment that is not one of these."""
+        sets = self.coordinator.sets.items()
+        return any(at.state is SetState.REPLICATING and span.table_id not in failing for span, at in sets)
 
     def progress(self, facts: Facts) -> tuple[int, int]:
         """A number that grows as long as anything gets done."""
@@ -161,6 +202,14 @@ class Run:
         worker = self.workers.workers.get(SOURCE)
         stored = facts.record.rows_done if facts.record else 0
         return ordinal(facts.info.mode, facts.unit), max(stored, worker.rows_done if worker else 0)
+
+    def still_s(self, facts: Facts, now: float) -> float:
+        """For how long nothing has moved that should: the source's log, the checkpoint behind it, or the snapshot."""
+        self._progress_pulse.note(self.progress(facts), now)
+        if facts.tables is None or facts.head is None:
+            return self._progress_pulse.still_s(now)
+        is_behind = facts.status.checkpoint_ts < facts.head.resolved_ts
+        return max(self.head_pulse.still_s(now), self.checkpoint_pulse.still_s(now) if is_behind else 0.0)
 
     def errors(self) -> list[RunningError]:
         return self.workers.take_errors()
@@ -172,13 +221,18 @@ class Run:
         return min(captures.next_heartbeat_at(), *parts)
 
     def _starts_of(self, facts: Facts) -> Mapping[int, Ts] | None:
-        """Table → where its spans start, behind its snapshot; the same mapping as long as it is the same."""
+        """Table → where its spans start, behind its snapshot; the same mapping as long as it is the same.
+
+        Held tables have no spans before they are tried again.
+        """
         tables = facts.tables
         if tables is None:
             return None
-        if tables is not self._tables:
-            starts = {table.table_id: table.start_ts for table in tables}
-            self._tables, self._starts = tables, self._starts if starts == self._starts else starts
+        parked = frozenset(facts.held.keys() - facts.stragglers.keys()) if facts.held else frozenset[int]()
+        if tables is not self._tables or parked != self._parked:
+            starts = {table.table_id: table.start_ts for table in tables if table.table_id not in parked}
+            self._tables, self._parked = tables, parked
+            self._starts = self._starts if starts == self._starts else starts
         return self._starts
 
     def _note_workers(self, world: World, now: float) -> None:

@@ -60,6 +60,8 @@ class OwnerSettings:
     status_interval_s: float = 0.2
     #: the same positions at a later time are worth a write now and then only
     status_time_interval_s: float = 5.0
+    #: a changefeed in which nothing moves for so long is a warning
+    standstill_s: float = 120.0
     remove_retry_s: float = 2.0
     remove_patience_s: float = 15.0
     wall_offset_s: float = 0.0

@@ -42,6 +42,8 @@ class SyncPoints:
         self._due_at: float | None = None
         self._asked_at = 0.0
         self._answer: SinkRead | None = None
+        #: tables that were held when the sink was asked
+        self._left_out: tuple[str, ...] = ()
 
     def handle_read(self, answer: SinkRead) -> None:
         """What the sink says; an answer to an earlier question is of no use."""
@@ -57,7 +59,7 @@ class SyncPoints:
             return self._await_sink(facts, now)
         if self.phase is Phase.IDLE and now < self._next_due_at(facts, now):
             return []
-        tables = {table.table_id for table in facts.tables}
+        tables = {table.table_id for table in facts.flowing}
         spans = [span for span in spans_now() if span.span.table_id in tables]
         if self.phase is Phase.HOLDING:
             return self._await_spans(facts, spans, now)
@@ -91,12 +93,13 @@ class SyncPoints:
         assert self.hold_ts is not None
         assert facts.tables is not None
         self.hold_ts = max([self.hold_ts, *(span.checkpoint_ts for span in spans)])
-        is_whole = covers([table.table_id for table in facts.tables], spans)
+        is_whole = covers([table.table_id for table in facts.flowing], spans)
         if not is_whole or any(span.checkpoint_ts < self.hold_ts for span in spans):
             return []
         self.phase, self._asked_at = Phase.READING, now
+        self._left_out = tuple(sorted(table.name for table in facts.held.values()))
         asked = tuple(sorted(span.span for span in spans))
-        return [ReadSink(facts.info.id, facts.info, facts.tables, asked, self.hold_ts)]
+        return [ReadSink(facts.info.id, facts.info, facts.flowing, asked, self.hold_ts)]
 
     def _await_sink(self, facts: Facts, now: float) -> list[Effect]:
         assert self.hold_ts is not None
@@ -111,7 +114,7 @@ class SyncPoints:
             self.phase, self.hold_ts = Phase.HOLDING, furthest
             return []
         versions = {table.table: table.version for table in answer.tables}
-        point = SyncPoint(ts=self.hold_ts, time=now + self._wall_offset_s, versions=versions)
+        point = SyncPoint(ts=self.hold_ts, time=now + self._wall_offset_s, versions=versions, left_out=self._left_out)
         self._rest(facts, now)
         return [self._record(facts, point)]
 

@@ -5,16 +5,18 @@ Times are Unix seconds and lags are seconds; ``wall`` is Unix time as the asking
 
 from dataclasses import dataclass, replace
 
+from owner import blocking
 from owner.barrier import Limits
 from owner.changefeed import Changefeed
 from owner.errors import BrokenRecordError
 from owner.feed_state import is_running
 from owner.run import Facts, Run
-from owner.scheduler.replication import ReplicationSet, SetState
+from owner.scheduler.replication import ReplicationSet
 from owner.scheduler.spans import even_spans
 from owner.units import SOURCE
 from owner.workers import Stage
-from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.held import HeldTable, HoldOrigin, HoldStage
+from reactor.ids import ChangefeedId, Ts
 from reactor.records import (
     ChangefeedInfo,
     ChangefeedStatus,
@@ -30,8 +32,6 @@ from reactor.records import (
 from reactor.state import ChangefeedState
 from reactor.sync_point import SyncPoint
 
-#: Nothing is called blocked before it has stood still for so long.
-STILL_S = 5.0
 #: the state of spans that the sink does not have yet
 CUTTING = "cutting"
 
@@ -58,6 +58,23 @@ class SpanView:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldView:
+    """A table that cannot go on while the others do. ``ts``: everything at or below it is in the sink. ``retry_at``:
+    Unix seconds, 0: only when an operator resumes the changefeed."""
+
+    table: str
+    table_id: int
+    stage: HoldStage
+    origin: HoldOrigin
+    since: float
+    ts: int
+    code: str
+    message: str
+    tries: int = 0
+    retry_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TableView:
     table: str
     table_id: int
@@ -65,6 +82,7 @@ class TableView:
     checkpoint_ts: int = 0
     resolved_ts: int = 0
     spans: tuple[SpanView, ...] = ()
+    held: HeldView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +115,8 @@ class ChangefeedView:
     bytes_done: int
     seconds_left: float | None
     tables: tuple[TableView, ...]
+    #: tables that the checkpoint, sync points and lag leave out
+    held: tuple[HeldView, ...] = ()
     #: row changes written to the sink under this epoch, as far as this owner knows
     changes: int = 0
     state_since: float = 0.0
@@ -141,6 +161,7 @@ def view(
         bytes_done=work.bytes_done,
         seconds_left=work.seconds_left,
         tables=_tables(changefeed.run, facts),
+        held=tuple(sorted((_held(table) for table in facts.held.values()), key=lambda table: table.table)),
         changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
         state_since=info.state_since,
         sync_point=facts.sync_points[-1] if facts.sync_points else None,
@@ -236,11 +257,34 @@ def _tables(run: Run | None, facts: Facts) -> tuple[TableView, ...]:
             table=f"{table.schema_name}.{table.name}",
             table_id=table.table_id,
             key=table.key,
-            checkpoint_ts=min((s.checkpoint.checkpoint_ts for s in sets.get(table.table_id, ())), default=0),
+            checkpoint_ts=min(
+                (s.checkpoint.checkpoint_ts for s in sets.get(table.table_id, ())), default=_at(facts, table)
+            ),
             resolved_ts=min((s.checkpoint.resolved_ts for s in sets.get(table.table_id, ())), default=0),
             spans=tuple(_span(replication) for replication in sets.get(table.table_id, ())) or _cut(facts, table),
+            held=_held(facts.held[table.table_id]) if table.table_id in facts.held else None,
         )
         for table in (record.tables if record else ())
+    )
+
+
+def _at(facts: Facts, table: TableRecord) -> int:
+    held = facts.held.get(table.table_id)
+    return held.ts if held else 0
+
+
+def _held(table: HeldTable) -> HeldView:
+    return HeldView(
+        table=table.name,
+        table_id=table.table_id,
+        stage=table.stage,
+        origin=table.origin,
+        since=table.since,
+        ts=table.ts,
+        code=table.error.code,
+        message=table.error.message,
+        tries=table.tries,
+        retry_at=table.retry_at,
     )
 
 
@@ -278,78 +322,9 @@ def _blocked_by(changefeed: Changefeed, feed: ChangefeedState, facts: Facts, lim
     run = changefeed.run
     if run is None:
         return "starting"
-    return _blocking_captures(run) or _blocking_worker(run, facts) or _blocking_flow(run, facts, limits, now)
+    return blocking.blocked_by(run, facts, limits, now)
 
 
 def _error_text(info: ChangefeedInfo, retry_at: float | None, now: float) -> str:
     text = f"{info.error.code}: {info.error.message}" if info.error else "an error"
     return text if retry_at is None else f"{text} (tries again in {max(0.0, retry_at - now):.0f} s)"
-
-
-def _blocking_captures(run: Run) -> str:
-    captures = run.coordinator.captures
-    if captures.is_initialized:
-        return ""
-    silent = sorted(known.id for known in captures.captures.values() if not known.epoch)
-    return f"waiting for the first answer of {_names(silent)}" if silent else "no capture serves"
-
-
-def _blocking_worker(run: Run, facts: Facts) -> str:
-    """The snapshot has to be through, and the source has to be read by somebody."""
-    unit = facts.unit
-    if unit is None:
-        return ""
-    worker = run.workers.workers.get(SOURCE)
-    if worker is None:
-        return f"no capture to run unit {unit} on"
-    if worker.stage is Stage.OFFLINE:
-        return f"unit {unit} on capture {worker.capture} is offline, a new one is due"
-    if worker.stage is Stage.CREATING:
-        return f"unit {unit} is starting on capture {worker.capture}"
-    if worker.trouble is not None:
-        return f"unit {unit} on capture {worker.capture}: {worker.trouble.message}"
-    if unit is Unit.SYNC:
-        return ""
-    work = _work(run, facts)
-    left = "" if work.seconds_left is None else f", {work.seconds_left:.0f} s left"
-    done = f"{work.rows_done} of {work.rows_total} rows, {work.bytes_done} bytes"
-    return f"unit {unit} on capture {worker.capture}: {done}{left}"
-
-
-def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
-    """The log has to move, spans have to have a writer, and the writer has to be allowed to and to come forward."""
-    if facts.tables is None:
-        return "the tables are not known yet"
-    head, status = facts.head, facts.status
-    if head is None:
-        return "sync: the change log has not begun"
-    if cutting := run.recuts.waiting(facts.cuts):
-        return cutting
-    homeless = [replication for replication in run.coordinator.sets.values() if replication.primary is None]
-    if homeless or not run.coordinator.sets:
-        return f"{len(homeless) or 'all'} table spans have no writer yet"
-    if status.checkpoint_ts >= limits.lowest_ts:
-        return _with_trouble(limits.reason, run, facts)
-    if run.head_pulse.still_s(now) > STILL_S:
-        why = f" ({facts.info.warning.message})" if facts.info.warning else ""
-        return f"sync: nothing heard from the source for {run.head_pulse.still_s(now):.0f} s{why}"
-    if status.checkpoint_ts < head.resolved_ts and run.checkpoint_pulse.still_s(now) > STILL_S:
-        return _slowest(run, now)
-    return ""
-
-
-def _with_trouble(reason: str, run: Run, facts: Facts) -> str:
-    """With what a schema change that holds its table is waiting for."""
-    trouble = [run.schemas.trouble[ts] for ts in sorted(run.schemas.trouble) if ts == facts.status.checkpoint_ts + 1]
-    return f"{reason}: {trouble[0]}" if trouble else reason
-
-
-def _slowest(run: Run, now: float) -> str:
-    slowest = min(run.coordinator.sets.values(), key=lambda known: (known.checkpoint.checkpoint_ts, known.span))
-    doing = "" if slowest.state is SetState.REPLICATING else f", which is in {slowest.state}"
-    still_s = run.checkpoint_pulse.still_s(now)
-    return f"flush: span {slowest.span} on capture {slowest.primary} stands still for {still_s:.0f} s{doing}"
-
-
-def _names(captures: list[CaptureId]) -> str:
-    return ", ".join(captures)

@@ -49,6 +49,13 @@ def advance(
     return Watermark(checkpoint_ts, time, max(resolved_ts, checkpoint_ts))
 
 
+def under(watermark: Watermark, ceiling_ts: Ts | None) -> Watermark:
+    """``watermark``, but not further than a table that is about to reach it."""
+    if ceiling_ts is None or watermark.checkpoint_ts <= ceiling_ts:
+        return watermark
+    return Watermark(ceiling_ts, 0.0, watermark.resolved_ts)
+
+
 def merged(status: ChangefeedStatus, watermark: Watermark, limits: Limits) -> ChangefeedStatus:
     """``status`` moved to ``watermark``; nothing in it ever goes back."""
     checkpoint_ts = max(status.checkpoint_ts, watermark.checkpoint_ts)

@@ -97,9 +97,10 @@ class CutSink:
 
 @dataclass(frozen=True, slots=True)
 class ApplySchema:
-    """Let the sink's tables become what ``record`` says; all their spans stand right before it. Safe to do again.
+    """Let the sink's tables become what ``record`` says; all their spans are right before it. Safe to do again.
 
-    The owner is told by ``owner.jobs.SchemaApplied``, which repeats the record's Ts.
+    The record may be a part of the stored one: of the tables that are asked for. The owner is told by
+    ``owner.jobs.SchemaApplied``, which repeats its Ts and tables.
     """
 
     changefeed: ChangefeedId

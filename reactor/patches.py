@@ -63,6 +63,16 @@ def replace_record(key: keys.Key, seen: R | None, new: R) -> Patch:
     return patch_record(key, type(new), apply)
 
 
+def delete_record(key: keys.Key, seen: Record) -> Patch:
+    """A patch that removes what is still ``seen``; anything else there is a conflict."""
+
+    def apply(old: Record | None) -> None:
+        if old != seen:
+            raise ConflictError(f"{key} has changed since it was read; tick again")
+
+    return patch_record(key, type(seen), apply)
+
+
 def put_record(key: keys.Key, record: Record) -> Patch:
     """A patch that writes ``record`` whatever stood there."""
     value = record.encode()

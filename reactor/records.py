@@ -151,6 +151,9 @@ class ChangefeedConfig(UserConfig):
     dump_chunk_rows: Annotated[int, Field(ge=1_000, le=10_000_000)] = 250_000
     #: how long segments below every checkpoint are kept, so that a changefeed can be rewound
     log_retention_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 600
+    #: how much of the log is kept for tables that are held: so long, and so many bytes; then their position is lost
+    held_retention_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = later(86_400)
+    held_retention_bytes: Annotated[int, Field(ge=0, le=COUNT_MAX)] = later(10 << 30)
     #: a checkpoint that stands still this long while there is something to write fails the changefeed
     stuck_seconds: Annotated[int, Field(ge=60, le=COUNT_MAX)] = 1800
     #: a flush that takes longer is cancelled and tried again, and what a sink has not answered by then is asked again
@@ -203,10 +206,14 @@ class ChangefeedStatus(Record):
 
 
 class TaskPosition(Record):
-    """What one capture's processor has to say to the owner through etcd: only errors and warnings."""
+    """What one capture's processor has to say to the owner through etcd: only errors and warnings.
+
+    ``tables``: errors that hold one table each, the newest of each table.
+    """
 
     error: RunningError | None = None
     warning: RunningError | None = None
+    tables: tuple[RunningError, ...] = later(())
 
 
 class UpstreamInfo(Record):
@@ -368,10 +375,17 @@ class DdlRecord(Record):
     statement: str = ""
     #: the sink has it, and the tables' records say so
     done: bool = False
+    #: when it is done: tables of it that were held then; for them it is not
+    left: tuple[TableId, ...] = later(())
 
     @property
     def table_ids(self) -> frozenset[int]:
         return frozenset(change.table_id for change in self.changes)
+
+    @property
+    def pending_ids(self) -> frozenset[int]:
+        """The tables for which it is yet to be done. They may not be written past it."""
+        return frozenset(self.left) if self.done else self.table_ids
 
     @property
     def holds(self) -> tuple[TableChange, ...]:

@@ -2,16 +2,18 @@
 
 from pydantic import Field
 
-from reactor.record import Record, StoredTs
+from reactor.record import Record, StoredTs, later
 
 
 class SyncPoint(Record):
-    """All spans of a changefeed stood at ``ts``, and every table of the sink is there as it was at ``ts``.
+    """All spans of a changefeed were at ``ts`` at once, and every table of the sink is there as it was at ``ts``.
 
     ``versions``: schema.name → the sink's own name for what its readers then saw (Delta: the table's version; empty
-    where a sink has none). ``time``: Unix seconds when it was recorded.
+    where a sink has none). ``left_out``: tables that were held, of which the point says nothing. ``time``: Unix seconds
+    when it was recorded.
     """
 
     ts: StoredTs
     time: float
     versions: dict[str, str] = Field(default_factory=dict)
+    left_out: tuple[str, ...] = later(())

@@ -36,6 +36,7 @@ from reactor.messages import (
 )
 
 _NO_CUTS: Cuts = {}
+_NO_STRAGGLERS: Mapping[int, Ts] = {}
 _NO_FLOOR = Ts(0)
 _STRAY = (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
 
@@ -76,8 +77,9 @@ class Coordinator:
         self._tables: Mapping[int, Ts] | None = None
         self._cuts: Cuts = {}
         self._floor_ts = Ts(0)
-        #: the tables and cuts that the roster's wanted spans were made of
-        self._wanted_of: tuple[Mapping[int, Ts] | None, Cuts] = (None, {})
+        self._stragglers: Mapping[int, Ts] = {}
+        #: the tables, cuts and stragglers that the roster's wanted spans were made of
+        self._wanted_of: tuple[Mapping[int, Ts] | None, Cuts, frozenset[int]] = (None, {}, frozenset())
         self._wishes: dict[TableSpan, CaptureId] = {}
         self._wants_rebalance = False
         self._balance_at = 0.0
@@ -96,16 +98,18 @@ class Coordinator:
         *,
         cuts: Cuts = _NO_CUTS,
         floor_ts: Ts = _NO_FLOOR,
+        stragglers: Mapping[int, Ts] = _NO_STRAGGLERS,
         questions: Questions | None = None,
     ) -> list[Send]:
         """One round. ``tables``: id → where its spans start if nobody knows better; None while they are not known.
 
-        They are looked at again only when it is another mapping. ``floor_ts``: no span starts below it. ``questions``:
-        what this round may ask for; None: there are no other changefeeds.
+        They are looked at again only when it is another mapping. ``floor_ts``: no span starts below it, but for those
+        of ``stragglers``, which start where they say and hold nobody back. ``questions``: what this round may ask for;
+        None: there are no other changefeeds.
 
         :raises owner.errors.SpanError: the captures contradict each other; the changefeed must run anew.
         """
-        self._tables, self._cuts, self._floor_ts = tables, cuts, floor_ts
+        self._tables, self._cuts, self._floor_ts, self._stragglers = tables, cuts, floor_ts, stragglers
         self.captures.handle_alive(alive)
         orders = self._handle_lost()
         for message in messages:
@@ -237,8 +241,9 @@ class Coordinator:
 
     def _schedule(self, now: float) -> list[Order]:
         if self._is_cut_anew():
-            self.roster.want(wanted_spans(self._tables or (), self._cuts))
-            self._wanted_of = (self._tables, self._cuts)
+            aside = frozenset(self._stragglers)
+            self.roster.want(wanted_spans(self._tables or (), self._cuts), aside=aside)
+            self._wanted_of = (self._tables, self._cuts, aside)
         self.inflight.clear_finished(self.roster)
         self._drop_leftovers()
         view = self._view()
@@ -249,8 +254,8 @@ class Coordinator:
         return orders
 
     def _is_cut_anew(self) -> bool:
-        tables, cuts = self._wanted_of
-        return self._tables is not tables or self._cuts != cuts
+        tables, cuts, aside = self._wanted_of
+        return self._tables is not tables or self._cuts != cuts or self._stragglers.keys() != aside
 
     def _drop_leftovers(self) -> None:
         for span in sorted(self.roster.surplus):
@@ -309,6 +314,8 @@ class Coordinator:
         return View(self.roster, self.captures.statuses(), self.identity.capture, *limits)
 
     def _start_of(self, span: TableSpan) -> Ts:
+        if span.table_id in self._stragglers:
+            return self._stragglers[span.table_id]
         return max(self._floor_ts, (self._tables or {}).get(span.table_id, Ts(0)))
 
     def _dispatches(self, orders: list[Order]) -> list[Send]:

@@ -30,6 +30,8 @@ class Roster:
         self.wanted: Collection[TableSpan] = ()
         self.lowest = Lowest()
         self._wanted: frozenset[TableSpan] = frozenset()
+        #: tables whose spans are wanted, but hold nobody back
+        self._aside: frozenset[int] = frozenset()
         self._held: dict[CaptureId, dict[TableSpan, None]] = {}
         #: known spans that are anything else than replicating
         self._unsettled: dict[TableSpan, None] = {}
@@ -74,17 +76,17 @@ class Roster:
         moved, self._moved = list(self._moved), {}
         return moved
 
-    def want(self, spans: Iterable[TableSpan]) -> None:
-        """These, in this order, should be replicated, and no others."""
+    def want(self, spans: Iterable[TableSpan], *, aside: frozenset[int] = frozenset()) -> None:
+        """These, in this order, should be replicated, and no others. Those of tables ``aside`` are in no ``lowest``."""
         self.wanted = tuple(spans)
-        self._wanted = frozenset(self.wanted)
+        self._wanted, self._aside = frozenset(self.wanted), aside
         sets = self.sets
-        self._unknown = {span for span in self.wanted if span not in sets}
-        self._missing = dict.fromkeys(span for span in self.wanted if span in self._unknown or not sets[span].captures)
+        self._unknown = {span for span in self.wanted if span not in sets and span.table_id not in aside}
+        self._missing = dict.fromkeys(span for span in self.wanted if span not in sets or not sets[span].captures)
         self._surplus = dict.fromkeys(span for span in sets if span not in self._wanted)
         self.lowest = Lowest()
         for span in self.wanted:
-            if span in sets:
+            if span in sets and span.table_id not in aside:
                 self.lowest.add(sets[span].checkpoint.checkpoint_ts, sets[span].checkpoint_time)
 
     def add(self, replication: ReplicationSet) -> None:
@@ -92,10 +94,10 @@ class Roster:
         span = replication.span
         assert span not in self.sets, "one set for each span"
         self.sets[span] = replication
-        if span in self._wanted:
+        if self._counts(span):
             self._unknown.discard(span)
             self.lowest.add(replication.checkpoint.checkpoint_ts, replication.checkpoint_time)
-        else:
+        elif span not in self._wanted:
             self._surplus[span] = None
         self._index(replication, ())
 
@@ -106,16 +108,17 @@ class Roster:
         self._unsettled.pop(span, None)
         self._surplus.pop(span, None)
         self._moved[span] = None
-        if span in self._wanted:
+        if self._counts(span):
             self.lowest.remove(replication.checkpoint.checkpoint_ts)
             self._unknown.add(span)
+        if span in self._wanted:
             self._missing[span] = None
 
     def change(self, replication: ReplicationSet, act: Callable[[], Orders]) -> Orders:
         """Let ``act`` change the set; a span that is removed by it is forgotten."""
         before, before_ts = tuple(replication.captures), replication.checkpoint.checkpoint_ts
         orders = act()
-        if replication.span in self._wanted:
+        if self._counts(replication.span):
             self.lowest.move(before_ts, replication.checkpoint.checkpoint_ts, replication.checkpoint_time)
         self._index(replication, before)
         if replication.is_removed:
@@ -127,7 +130,7 @@ class Roster:
 
         Nearly all that captures ever say goes through this loop: no call is made in it for a span that has moved.
         """
-        sets, surplus, others = self.sets, self._surplus, []
+        sets, surplus, aside, others = self.sets, self._surplus, self._aside, []
         steps: list[tuple[Ts, Ts, float, int]] = []
         step: tuple[Ts, Ts, float] | None = None
         count = 0
@@ -141,6 +144,7 @@ class Roster:
                 or known.captures.get(capture) is not _WRITER
                 or len(known.captures) != 1
                 or (surplus and span in surplus)
+                or (aside and span.table_id in aside)
             ):
                 others.append(status)
                 continue
@@ -160,6 +164,9 @@ class Roster:
         for before_ts, after_ts, time, many in steps:
             self.lowest.move(before_ts, after_ts, time, many)
         return others
+
+    def _counts(self, span: TableSpan) -> bool:
+        return span in self._wanted and span.table_id not in self._aside
 
     def _index(self, replication: ReplicationSet, before: Iterable[CaptureId]) -> None:
         span, after = replication.span, replication.captures

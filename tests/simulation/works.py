@@ -146,14 +146,15 @@ class SimulatedLifeWorks:
     async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
         """Rows have no columns here; the sink checks that it is the moment."""
         sink = self._node.world.outside.sinks[effect.info.sink.sealed]
+        said = partial(SchemaApplied, effect.changefeed, effect.record.ts, tables=effect.record.table_ids)
         try:
             if not await self._is_still_there(effect.info):
                 return
-            for change in effect.record.changes:
+            for change in effect.record.alterations:
                 await self._node.in_thread(self._ask(partial(sink.alter, change.table_id, effect.record.ts)))
-            post(SchemaApplied(effect.changefeed, effect.record.ts))
+            post(said())
         except WeirError as failure:
-            post(SchemaApplied(effect.changefeed, effect.record.ts, running_error(failure)))
+            post(said(running_error(failure)))
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
         """In the order of ``capture.works``: a look, the source, a list of files, a look, the files."""

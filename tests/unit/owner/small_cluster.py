@@ -4,11 +4,14 @@ Commits are applied at once, messages arrive in the next step, units and executo
 records that real ones would. No clock but a number.
 """
 
+from dataclasses import replace
+
 from agent import effects
 from agent.agent import Agent
 from agent.gate import Gate
 from agent.gate import Owner as Elected
 from agent.parts import FlushLimits, held_tables
+from owner.jobs import SchemaApplied
 from owner.owner import Owner
 from owner.settings import OwnerSettings
 from owner.views import ChangefeedView
@@ -114,7 +117,7 @@ class SmallCluster:
         self.jobs: list[object] = []
         self.processors: dict[tuple[CaptureId, ChangefeedId], Processor] = {}
         self.wake_at = 0.0
-        self._settings = settings
+        self._settings = settings = settings or OwnerSettings(standstill_s=1e9)
         self._revision = 0
         for capture in captures:
             self.join(capture)
@@ -157,6 +160,15 @@ class SmallCluster:
     def report(self, capture: CaptureId, error: RunningError | None, *, warning: RunningError | None = None) -> None:
         key = keys.PositionKey(CLUSTER, NAMESPACE, capture, FEED)
         self.put(key, TaskPosition(error=error, warning=warning))
+
+    def fail_tables(self, capture: CaptureId, *errors: RunningError) -> None:
+        """Their spans end there, as a span writer's do, and the owner hears why."""
+        for (at, _), processor in sorted(self.processors.items()):
+            for span in sorted(processor.writing) if at == capture else ():
+                if any(error.table_id == span.table_id for error in errors):
+                    processor.writing.discard(span)
+                    processor.happened(effects.SpanStopped(span, processor._at(span)))
+        self.put(keys.PositionKey(CLUSTER, NAMESPACE, capture, FEED), TaskPosition(tables=errors))
 
     def advance_log(self, resolved_ts: int, *, feed: ChangefeedId = FEED) -> None:
         head = LogHead(resolved_ts=Ts(resolved_ts), resolved_time=self.now)
@@ -208,13 +220,20 @@ class SmallCluster:
     def _tick_owner(self) -> None:
         mine = [message for message in self.sent if message.receiver == self.owner.capture and _is_answer(message)]
         self.sent = [message for message in self.sent if not _is_answer(message)]
-        inbox, self.jobs = [*mine, *self.jobs], []
+        inbox, self.jobs = [*mine, *(self._complete(job) for job in self.jobs)], []
         done = list(self.owner.tick(self.state, inbox, self.now))
         for effect in done:
             if isinstance(effect, Commit):
                 self._commit(effect)
         for effect in done:
             self._perform(effect)
+
+    def _complete(self, job: object) -> object:
+        """An answer about a schema change that names no tables is about those that were asked for last."""
+        if isinstance(job, SchemaApplied) and not job.tables:
+            asked = [effect.record.table_ids for effect in self.schemas if effect.record.ts == job.ts]
+            return replace(job, tables=asked[-1]) if asked else job
+        return job
 
     def _perform(self, effect: Effect) -> None:
         match effect:

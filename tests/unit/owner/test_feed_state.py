@@ -64,7 +64,9 @@ def test_resume_forgets_the_error() -> None:
     [
         (error("SourceUnreachable"), False),
         (error("PositionLost"), True),
-        (error("TableIneligible", retryable=True), True),
+        (error("SinkUri", retryable=True), True),
+        (error("SinkConfig", retryable=False), False),
+        (error("SourceAuth", retryable=False), False),
         (error("Whatever", retryable=False), True),
         (error("SinkFenced", retryable=False), False),
         (error("LogFenced", retryable=False), False),
@@ -94,7 +96,7 @@ def _waits(feed: FeedStateMachine, count: int, *, progress: bool) -> list[float]
     current = info(stuck_s=100_000)
     for round_ in range(count):
         current = feed.note_progress(current, (2, round_ if progress else 0), has_work=True, now=now)
-        current = feed.tick(current, [error()], [], now)
+        current = feed.tick(current, [error("SpanFault")], [], now)
         assert feed.retry_at is not None
         waits.append(feed.retry_at - now)
         now = feed.retry_at
@@ -113,13 +115,54 @@ def test_progress_between_errors_resets_the_waits() -> None:
 def test_gives_up_after_the_stuck_time_without_progress() -> None:
     feed, now, current = machine(), 0.0, info(stuck_s=60)
     for _ in range(4):
-        current = feed.tick(current, [error()], [], now)
+        current = feed.tick(current, [error("SpanFault")], [], now)
         if current.state is FAILED:
             break
         assert feed.retry_at is not None
         now = feed.retry_at
         current = feed.tick(current, [], [], now)
     assert (current.state, now) == (FAILED, 70.0)
+
+
+def test_a_cause_that_passes_is_waited_for_without_limit() -> None:
+    feed, now, current, waits = machine(), 0.0, info(stuck_s=60), set()
+    for _ in range(40):
+        current = feed.tick(current, [error("SinkConfig", retryable=False)], [], now)
+        assert current.state is P
+        assert feed.retry_at is not None
+        waits.add(feed.retry_at - now)
+        now = feed.retry_at
+        current = feed.tick(current, [], [], now)
+        current = feed.note_progress(current, (2, 10), has_work=True, now=now)
+        assert current.state is W
+    assert waits == {10, 20, 40, 60}
+
+
+def test_time_with_a_known_passing_cause_does_not_make_it_stuck() -> None:
+    feed, current = machine(), info(stuck_s=60)
+    current = feed.note_progress(current, (2, 10), has_work=True, now=0.0)
+    full = error("SinkPassing")
+    for now in range(15, 3_600, 15):
+        current = feed.tick(current, [], [full], float(now))
+        current = feed.note_progress(current, (2, 10), has_work=True, now=float(now))
+        assert (current.state, current.warning) == (W, full)
+    for now in (3_600, 3_700):
+        current = feed.tick(current, [], [], float(now))
+        current = feed.note_progress(current, (2, 10), has_work=True, now=float(now))
+    assert current.state is FAILED, "nobody has named a cause for so long, and nothing moves"
+
+
+def test_a_condition_is_a_warning_for_as_long_as_it_lasts() -> None:
+    feed, held = machine(), error("HeldTables")
+    current = feed.tick(info(), [], [], 0.0, conditions=[held])
+    assert (current.state, current.warning, current.epoch) == (W, held, 1)
+    for now in range(1, 100):
+        assert feed.tick(current, [], [], float(now), conditions=[held]) == current
+        assert feed.note_progress(current, (2, now), has_work=True, now=float(now), conditions=[held]) == current
+    both = feed.tick(current, [], [], 100.0, conditions=[held, error("SourceAuth")])
+    assert both.warning == held.with_(message="it broke; SourceAuth: it broke")
+    over = feed.note_progress(feed.tick(both, [], [], 101.0), (2, 99), has_work=False, now=101.0)
+    assert (over.state, over.warning) == (N, None), "it needs no progress to be over"
 
 
 def test_fatal_error_wins_over_others_and_fails_at_once() -> None:

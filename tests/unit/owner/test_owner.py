@@ -13,7 +13,7 @@ from reactor.records import FeedState, Mode, TaskPosition, Unit, UnitStage
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C, error, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
 
-STEADY = OwnerSettings(backoff=BackoffSettings(jitter=0.0))
+STEADY = OwnerSettings(standstill_s=1e9, backoff=BackoffSettings(jitter=0.0))
 
 
 def running(*captures: str, mode: Mode = Mode.ALL, target_ts: int | None = None) -> SmallCluster:
@@ -456,7 +456,7 @@ def test_what_stands_still_is_named() -> None:
     for number in range(30):
         cluster.advance_log(1000 + number)
         cluster.step()
-    assert cluster.view().blocked_by.startswith("flush: span 1:0-10000000000000000 on capture a stands still for")
+    assert cluster.view().blocked_by.startswith("flush: public.t1 (span 1:0-10000000000000000) on capture a has not moved for")
 
 
 def test_stuck_changefeed_fails_at_last() -> None:

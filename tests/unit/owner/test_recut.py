@@ -113,7 +113,7 @@ def test_the_other_tables_go_on_and_people_see_why_this_one_does_not() -> None:
     cut = cut_of(cluster)
     assert cut is not None
     assert cut.under_way is not None
-    assert cluster.view().blocked_by == f"table {T1} is getting other spans"
+    assert cluster.view().blocked_by == "public.t1: getting other spans"
     table, other = cluster.view().tables
     assert [(span.state, span.checkpoint_ts) for span in table.spans] == [("cutting", cut.under_way.ts)] * 2
     assert other.checkpoint_ts > cut.under_way.ts
