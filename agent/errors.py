@@ -23,6 +23,7 @@ SinkError                   the sink refused or failed
 ├── TableHeldError          one table at the sink cannot be written, for a reason that no other name says (of a table)
 │   ├── TablePassingError   the same where the cause may pass (retryable)
 │   ├── TableForeignError   the sink's table is not this changefeed's, or somebody has changed it
+│   ├── TableLogLostError   the part of the change log that a held table needs is gone
 │   ├── TableNameError      no directory can carry the table's name
 │   └── LeftOutValueError   an update left out a value of a row that the sink does not have
 └── SinkTimeoutError        it has not answered for so long that nobody waits any more (retryable)
@@ -163,6 +164,10 @@ class TableNameError(TableHeldError):
 
 class LeftOutValueError(TableHeldError):
     """An update left out a value of a row that the sink does not have."""
+
+
+class TableLogLostError(TableHeldError):
+    """The part of the change log that a held table needs is gone."""
 
 
 class SinkTimeoutError(SinkError):

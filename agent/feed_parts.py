@@ -17,6 +17,7 @@ from agent.errors import NEW_SNAPSHOT, JobTimeoutError, SinkFencedError, SinkTim
 from agent.flush import job
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
+from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
 from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.patience import LeftBehindError, Patience, run_patiently
@@ -34,7 +35,7 @@ from agent.units.sync import SyncUnit
 from reactor import keys
 from reactor.client import Compare, EtcdClient, Target
 from reactor.errors import WeirError
-from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records import (
     ChangefeedConfig,
     Mode,
@@ -110,7 +111,8 @@ class Feed:
 
 
 class FeedParts:
-    """``agent.parts.Parts`` of one changefeed. ``checkpoint`` tells what every span of the changefeed has passed."""
+    """``agent.parts.Parts`` of one changefeed. ``checkpoint`` tells what every span that flows has passed, ``held``
+    what every held table has."""
 
     def __init__(
         self,
@@ -120,6 +122,7 @@ class FeedParts:
         client: EtcdClient,
         executor: Executor,
         checkpoint: Callable[[], Ts],
+        held: Callable[[], Ts] = lambda: MAX_TS,
         source: str = "main",
     ) -> None:
         self._feed = feed
@@ -127,6 +130,7 @@ class FeedParts:
         self._client = client
         self._executor = executor
         self._checkpoint = checkpoint
+        self._held = held
         self._sink = feed.open_sink()
         # threads of its own: a sink that never answers must not take those of other changefeeds
         self._openers = CapacityLimiter(_OPENERS)
@@ -289,10 +293,19 @@ class FeedParts:
                 EtcdHeadStore(self._client, log_key, life=feed.life), capture=self._capture, epoch_floor=feed.created
             ),
             directory=feed.log_directory(order.source),
-            checkpoint=self._checkpoint,
-            retention_s=feed.config.log_retention_seconds,
+            needs=self._needs,
         )
         await _run_watched(unit, on_progress)
+
+    def _needs(self) -> Needs:
+        config = self._feed.config
+        return Needs(
+            checkpoint_ts=self._checkpoint(),
+            held_ts=self._held(),
+            retention_s=config.log_retention_seconds,
+            held_retention_s=config.held_retention_seconds,
+            held_bytes=config.held_retention_bytes,
+        )
 
     async def _begin_without_dump(self, order: StartUnit, source: Source) -> UnitRecord:
         """Mode ``incremental``: tables start empty where the stream starts."""

@@ -101,6 +101,7 @@ class Processor:
         self._parts = parts
         self._send = send
         self._report = report
+        self._warn = warn
         self._leave = leave
         self._limits = Limits()
         self._flusher = Flusher(parts, self._limits, report=self._on_flushed, warn=warn)
@@ -210,7 +211,9 @@ class Processor:
             return
         assert self._context is not None
         assert self._flusher_ref is not None
-        writer = SpanWriter(order.span, table, parts=self._parts, flusher=self._flusher_ref, emit=self._emit)
+        writer = SpanWriter(
+            order.span, table, parts=self._parts, flusher=self._flusher_ref, emit=self._emit, warn=self._warn
+        )
         self._writers[order.span] = self._context.spawn(writer, f"span-{order.span}", mailbox_size=64)
         self._tell_writer(order)
 

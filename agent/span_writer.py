@@ -3,17 +3,18 @@
     PrepareSpan ─► open_span ─► SpanPrepared        RunSpan ─► join the flusher ─► SpanRunning, SpanProgress…
                                                     StopSpan ─► leave it (after the flush under way) ─► SpanStopped
 
-The decisions are ``agent.table_span``'s; this actor carries them out, one at a time, and always answers.
+The decisions are ``agent.table_span``'s; this actor carries them out, one at a time, and always answers. While the
+sink as a whole cannot be asked it asks again, tells people, and answers then.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import time
 
 from agent import effects
-from agent.flusher import Join, Leave
+from agent.flusher import PASSING, Join, Leave
 from agent.parts import Parts, SpanFlushed, SpanPosition
-from agent.references import Reference
+from agent.references import Reference, Surroundings
+from agent.running import running_error
 from reactor import failpoints
 from reactor.errors import Scope, WeirError
 from reactor.failpoints import Point
@@ -22,6 +23,9 @@ from reactor.messages import SpanCheckpoint
 from reactor.records import RunningError, TableRecord
 
 Emit = Callable[[effects.SpanEvent], None]
+Warn = Callable[[RunningError], None]
+
+_RETRY_S, _RETRY_MAX_S = 1.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,51 +36,68 @@ class TableChanged:
     table: TableRecord
 
 
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Time to ask the sink again."""
+
+    order: effects.PrepareSpan | effects.RunSpan
+
+
 SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | SpanFlushed | TableChanged
 
 #: Longer than any flush may take (``flush_timeout_seconds``), and what is left behind is fenced by the sink's record.
 _LEAVE_TIMEOUT_S = 4_000.0
 
 
-def running_error(error: WeirError) -> RunningError:
-    """An error as the owner and users see it."""
-    return RunningError(
-        code=error.code,
-        message=str(error),
-        time=time(),
-        retryable=error.retryable,
-        table_id=error.table_id,
-        scope=error.scope,
-    )
-
-
 class SpanWriter:
     """One span. ``emit`` takes what happened to the processor's mailbox."""
 
-    def __init__(self, span: TableSpan, table: TableRecord, *, parts: Parts, flusher: Reference, emit: Emit) -> None:
+    def __init__(
+        self, span: TableSpan, table: TableRecord, *, parts: Parts, flusher: Reference, emit: Emit, warn: Warn
+    ) -> None:
         self._span = span
         self._table = table
         self._parts = parts
         self._flusher = flusher
         self._emit = emit
+        self._warn = warn
         self._position: SpanPosition | None = None
+        self._context: Surroundings | None = None
+        self._order: effects.PrepareSpan | effects.RunSpan | None = None
+        self._failures = 0
 
-    async def handle(self, message: SpanOrder) -> None:
+    async def on_start(self, context: Surroundings) -> None:
+        self._context = context
+
+    async def handle(self, message: SpanOrder | _Again) -> None:
         try:
-            await self._handle(message)
+            if not isinstance(message, _Again):
+                await self._handle(message)
+            elif message.order is self._order:
+                await self._handle(message.order)
         except WeirError as error:
+            if self._order is not None and error.code in PASSING:
+                self._ask_again(self._order, error)
+                return
             await self._leave()
             if error.scope is Scope.TABLE:
                 error.of_table(self._span.table_id)
             self._emit(effects.SpanFailed(self._span, running_error(error)))
 
+    def _ask_again(self, order: effects.PrepareSpan | effects.RunSpan, error: WeirError) -> None:
+        assert self._context is not None
+        self._failures += 1
+        self._warn(running_error(error))
+        self._context.schedule(min(_RETRY_S * 2 ** (self._failures - 1), _RETRY_MAX_S), _Again(order))
+
     async def _handle(self, message: SpanOrder) -> None:
         match message:
-            case effects.PrepareSpan():
-                await self._prepare(message)
-            case effects.RunSpan():
-                await self._run(message)
+            case effects.PrepareSpan() | effects.RunSpan():
+                self._order = message
+                await (self._prepare(message) if isinstance(message, effects.PrepareSpan) else self._run(message))
+                self._order, self._failures = None, 0
             case effects.StopSpan():
+                self._order = None
                 await self._stop()
             case SpanFlushed():
                 await self._on_flushed(message)

@@ -13,7 +13,7 @@ import structlog
 from agent import effects
 from agent.errors import LogFencedError, UnitFencedError
 from agent.parts import Parts, UnitState
-from agent.span_writer import running_error
+from agent.running import running_error
 from reactor.errors import WeirError
 
 Emit = Callable[[effects.UnitEvent], None]

@@ -26,7 +26,7 @@ from agent.processors import (
     StartProcessor,
     StopProcessor,
 )
-from agent.span_writer import running_error
+from agent.running import running_error
 from capture.actors import ActorRef, Cell
 from capture.errors import ActorDeadError, ActorError, MailboxFullError, MessagingError, ProcessorCrashedError
 from capture.version import installed_version

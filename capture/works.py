@@ -31,13 +31,13 @@ from capture.schema_work import SchemaWork
 from capture.secrets import Keeper, mask
 from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
 from owner.scheduler.spans import even_spans
-from reactor import failpoints, keys
+from reactor import failpoints, held, keys
 from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.cuts import TableCut
 from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
 from reactor.failpoints import Point
-from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.log_mark import mark_of
 from reactor.records import ChangefeedInfo, LogHead, RunningError, TableRecord, UnitRecord
 from reactor.state import ClusterState
@@ -186,8 +186,16 @@ class RealWorks:
             was_filtered=info.was_filtered,
         )
 
-    def open(self, feed: Feed, *, capture: CaptureId, client: EtcdClient, checkpoint: Callable[[], Ts]) -> Parts:
-        return FeedParts(feed, capture=capture, client=client, executor=self._spark, checkpoint=checkpoint)
+    def open(
+        self,
+        feed: Feed,
+        *,
+        capture: CaptureId,
+        client: EtcdClient,
+        checkpoint: Callable[[], Ts],
+        held: Callable[[], Ts],
+    ) -> Parts:
+        return FeedParts(feed, capture=capture, client=client, executor=self._spark, checkpoint=checkpoint, held=held)
 
     async def _claim_log_storage(self, client: EtcdClient) -> None:
         """The first capture of a cluster marks its log storage, and etcd remembers the mark.
@@ -258,6 +266,7 @@ class _RealLifeWorks:
             capture=self._capture,
             client=self._client,
             checkpoint=lambda: self._checkpoint(info.id),
+            held=lambda: self._held(info.id),
         )
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
@@ -324,6 +333,10 @@ class _RealLifeWorks:
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
         item = await self._client.get(key)
         return item is not None and ChangefeedInfo.decode(item.value, key=key).created_at == info.created_at
+
+    def _held(self, changefeed: ChangefeedId) -> Ts:
+        feed = self._state.changefeeds.get(changefeed)
+        return held.needed_ts(feed.held.values()) if feed else MAX_TS
 
     def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
         feed = self._state.changefeeds.get(changefeed)

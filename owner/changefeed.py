@@ -2,8 +2,8 @@
 
     positions and errors ─► state ─► (only while it runs) spans, workers ─► watermark ─► status ─► one commit
 
-What is stored is the truth: a run starts only from a state that has been committed, so a change of state takes a tick
-of its own. Whatever fails in here fails this changefeed (``fail``) and no other.
+What is stored is the truth: a run starts only from a state that has been committed, so a change of state that starts or
+stops it takes a tick of its own. Whatever fails in here fails this changefeed (``fail``) and no other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -203,9 +203,9 @@ class Changefeed:
         warnings, self._warnings = [*taken.warnings, *self._warnings], []
         conditions = self.conditions.now(self.run, facts, self.limits(feed, info, now), now)
         after = self.machine.tick(info, [*errors, *verdict.errors], warnings, now, conditions=conditions)
-        if after != info or not is_running(info.state):
+        if after.epoch != info.epoch or not is_running(after.state):
             return [*verdict.effects, *self._tick_standing(feed, after, now, clearing)]
-        effects = self._tick_running(feed, info, messages, world, now, clearing, verdict, conditions)
+        effects = self._tick_running(feed, after, messages, world, now, clearing, verdict, conditions)
         return [*verdict.effects, *effects]
 
     def _judge_tables(self, facts: Facts, now: float) -> Verdict:
@@ -213,7 +213,7 @@ class Changefeed:
         run = self.run if is_running(facts.info.state) else None
         if run is not None:
             self.held.note((), [*run.schemas.take_refusals(), *run.recuts.take_refusals()])
-            return self.held.tick(facts, run.reached, run.writes_others, now)
+            return self.held.tick(facts, run, now)
         return Verdict()
 
     def _tick_standing(
@@ -250,10 +250,10 @@ class Changefeed:
         status, after = self._judge(run, facts, limits, conditions, now)
         self.latest = status
         count, told = len(verdict.changes), len(verdict.effects)
-        self.held.catch_up(facts, status, run.reached, verdict, now)
+        self.held.catch_up(facts, status, run, verdict, now)
         clearing, effects = (*clearing, *verdict.changes[count:]), [*effects, *verdict.effects[told:]]
         due_at = self._status_due_at(feed.status, status)
-        if after != info or clearing or now >= due_at:
+        if after != feed.info or clearing or now >= due_at:
             self._status_at, due_at = now, float("inf")
             effects += self._commit(feed, after, status, clearing, now=now)
         return [*effects, WakeAt(self._next_at(run, facts, due_at, now))]
@@ -288,7 +288,7 @@ class Changefeed:
         status, info = facts.status, facts.info
         reached = run.watermark(facts, limits, now)
         if reached is not None:
-            reached = watermark.under(reached, self.held.ceiling(facts, run.reached))
+            reached = watermark.under(reached, self.held.ceiling(facts, run))
             status = watermark.merged(status, reached, limits)
         run.checkpoint_pulse.note(status.checkpoint_ts, now)
         if _is_finished(facts, status):

@@ -277,9 +277,8 @@ def _firsts(pending: Iterable[DdlRecord], held: Mapping[int, HeldTable]) -> list
     """Parts before which no other change of one of their tables is waiting; ``pending`` in order."""
     firsts, waiting, altered = [], set[int](), set[int]()
     for record in pending:
-        for part in _parts(record, held):
-            if not part.table_ids & (altered if _is_drop(part, held) else waiting):
-                firsts.append(part)
+        parts = list(_parts(record, held))
+        firsts += [part for part in parts if not part.table_ids & (altered if _is_drop(part, held) else waiting)]
         waiting |= record.pending_ids
         altered |= {change.table_id for change in record.alterations if change.table_id in record.pending_ids}
     return firsts

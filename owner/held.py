@@ -15,9 +15,9 @@ The log is kept for held tables up to a bound (``agent.log.retention``); one who
 What stops every table alike is no fault of a table: it becomes one error of the changefeed.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from owner.feed_state import HELD_TABLES
 from owner.refusal import Refusal
@@ -47,9 +47,18 @@ _LAST_LAP_S = 10.0
 #: how often the position of a table that catches up is stored
 _STORE_S = 5.0
 
-#: tables → the least Ts that all spans of each are known to be at; a table that has not all of its spans is missing
-Reached = Callable[[Iterable[int]], Mapping[int, Ts]]
-Writes = Callable[[Collection[int]], bool]
+
+class Spans(Protocol):
+    """Where spans are: a run of the changefeed."""
+
+    def reached(self, ids: Iterable[int], *, is_written: bool = False) -> Mapping[int, Ts]:
+        """How far all spans of each table are known to be; without those of which a span is missing, or is
+        not being written (``is_written``)."""
+        ...
+
+    def writes_others(self, failing: Collection[int]) -> bool:
+        """Some table is written at the moment that is not one of these."""
+        ...
 
 
 @dataclass(slots=True)
@@ -89,43 +98,45 @@ class HeldTables:
         self._errors.update({error.table_id: error for error in errors if error.table_id is not None})
         self._refusals.update({refusal.table_id: refusal for refusal in refusals})
 
-    def tick(self, facts: "Facts", reached: Reached, writes: Writes, now: float) -> Verdict:
-        """One round. ``writes``: whether some other table than those that fail is written at the moment."""
+    def tick(self, facts: "Facts", spans: Spans, now: float) -> Verdict:
+        """One round."""
         verdict = Verdict()
         if facts.tables is None or not (facts.held or self._errors or self._refusals):
             return verdict
         tables = {table.table_id: table for table in facts.tables}
-        at = reached([*(id for id, held in facts.held.items() if held.stage is HoldStage.TRIED), *self._errors])
+        at = spans.reached([*(id for id, held in facts.held.items() if held.stage is HoldStage.TRIED), *self._errors])
         self._keep_laps(facts)
         self._forget_gone(facts, tables, verdict)
         self._lose(facts, at, verdict, now)
         self._hold_refused(facts, verdict, now)
-        self._hold_failed(facts, tables, at, writes, verdict, now)
+        self._hold_failed(facts, tables, at, spans, verdict, now)
         self._try_again(facts, verdict, now)
         return verdict
 
-    def catch_up(
-        self, facts: "Facts", status: ChangefeedStatus, reached: Reached, verdict: Verdict, now: float
-    ) -> None:
-        """Tables that are as far as ``status``, which is committed with these changes, flow again."""
+    def catch_up(self, facts: "Facts", status: ChangefeedStatus, spans: Spans, verdict: Verdict, now: float) -> None:
+        """Tables that are as far as ``status``, which is committed with these changes, flow again.
+
+        What has not been written any further has proved nothing, unless there is nothing to write.
+        """
         tried = [id for id, held in facts.held.items() if held.stage is HoldStage.TRIED]
         tried = [id for id in tried if id not in self._errors and id not in verdict.touched]
-        if not tried or facts.tables is None:
+        if not tried or facts.tables is None or facts.head is None:
             return
-        at = reached(tried)
+        at = spans.reached(tried, is_written=True)
         for table in facts.tables:
             id, ts = table.table_id, at.get(table.table_id)
             if ts is None:
                 continue
-            if ts >= status.checkpoint_ts and len(verdict.changes) < _AT_ONCE:
+            has_proved = ts > facts.held[id].ts or ts >= facts.head.resolved_ts
+            if has_proved and ts >= status.checkpoint_ts and len(verdict.changes) < _AT_ONCE:
                 self._change(verdict, facts.held[id], None, "a held table flows again")
             elif (after := self._run_after(facts.held[id], ts, status.checkpoint_ts, now)) is not None:
                 verdict.changes.append(self._patch(facts.held[id], after))
 
-    def ceiling(self, facts: "Facts", reached: Reached) -> Ts | None:
+    def ceiling(self, facts: "Facts", spans: Spans) -> Ts | None:
         """How far the checkpoint may come while tables are about to reach it; None: as far as it can."""
         last = [id for id, lap in self._laps.items() if lap.is_last and id in facts.held]
-        return min(reached(last).values(), default=None) if last else None
+        return min(spans.reached(last).values(), default=None) if last else None
 
     def again(self, facts: "Facts", now: float) -> list[patches.Patch]:
         """Try all again, as an operator wishes; what is lost stays lost."""
@@ -174,13 +185,17 @@ class HeldTables:
         facts: "Facts",
         tables: Mapping[int, TableRecord],
         at: Mapping[int, Ts],
-        writes: Writes,
+        spans: Spans,
         verdict: Verdict,
         now: float,
     ) -> None:
         for id in [id for id in self._errors if _is_parked(facts.held.get(id))]:
             del self._errors[id]
-        if self._errors and {error.code for error in self._errors.values()} <= _OF_SINK and not writes(self._errors):
+        if (
+            self._errors
+            and {error.code for error in self._errors.values()} <= _OF_SINK
+            and not spans.writes_others(self._errors)
+        ):
             if (same := self._same_of_all(facts, len(tables))) is not None:
                 verdict.errors.append(same)
                 self._errors.clear()

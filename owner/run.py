@@ -179,13 +179,14 @@ class Run:
         sets = self.coordinator.sets.items()
         return [SpanPosition(span, at.checkpoint.checkpoint_ts, at.checkpoint_time) for span, at in sets]
 
-    def reached(self, ids: Iterable[int]) -> Mapping[int, Ts]:
-        """How far all spans of each table are known to be; without those of which a span is missing."""
+    def reached(self, ids: Iterable[int], *, is_written: bool = False) -> Mapping[int, Ts]:
+        """How far all spans of each table are known to be; without those of which a span is missing, or is
+        not being written (``is_written``)."""
         by_table: dict[int, list[SpanPosition]] = {id: [] for id in ids}
         if not by_table:
             return {}
         for span, known in self.coordinator.sets.items():
-            if span.table_id in by_table:
+            if span.table_id in by_table and (known.state is SetState.REPLICATING or not is_written):
                 by_table[span.table_id].append(SpanPosition(span, known.checkpoint.checkpoint_ts))
         whole = {id: spans for id, spans in by_table.items() if covers([id], spans)}
         return {id: min(at.checkpoint_ts for at in spans) for id, spans in whole.items()}

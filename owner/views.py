@@ -3,6 +3,7 @@
 Times are Unix seconds and lags are seconds; ``wall`` is Unix time as the asking tick knows it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from owner import blocking
@@ -257,9 +258,7 @@ def _tables(run: Run | None, facts: Facts) -> tuple[TableView, ...]:
             table=f"{table.schema_name}.{table.name}",
             table_id=table.table_id,
             key=table.key,
-            checkpoint_ts=min(
-                (s.checkpoint.checkpoint_ts for s in sets.get(table.table_id, ())), default=_at(facts, table)
-            ),
+            checkpoint_ts=_checkpoint(facts, table, sets.get(table.table_id, ())),
             resolved_ts=min((s.checkpoint.resolved_ts for s in sets.get(table.table_id, ())), default=0),
             spans=tuple(_span(replication) for replication in sets.get(table.table_id, ())) or _cut(facts, table),
             held=_held(facts.held[table.table_id]) if table.table_id in facts.held else None,
@@ -268,9 +267,12 @@ def _tables(run: Run | None, facts: Facts) -> tuple[TableView, ...]:
     )
 
 
-def _at(facts: Facts, table: TableRecord) -> int:
+def _checkpoint(facts: Facts, table: TableRecord, sets: Sequence[ReplicationSet]) -> int:
+    """Of a held table what is sure; its last writer may have come further."""
     held = facts.held.get(table.table_id)
-    return held.ts if held else 0
+    if held is not None and held.stage is not HoldStage.TRIED:
+        return held.ts
+    return min((s.checkpoint.checkpoint_ts for s in sets), default=0)
 
 
 def _held(table: HeldTable) -> HeldView:

@@ -1,8 +1,9 @@
 """Held tables: the records of tables that cannot go on while all others do."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
-from reactor.ids import Ts
+from reactor.ids import MAX_TS, Ts
 from reactor.record import Count, Record, StoredTs, TableId
 from reactor.records import RunningError
 
@@ -40,3 +41,8 @@ class HeldTable(Record):
     #: how often it was tried again in vain
     tries: Count = 0
     retry_at: float = 0.0
+
+
+def needed_ts(held: Iterable[HeldTable]) -> Ts:
+    """What every held table has passed that may come back; the largest Ts when there is none."""
+    return min((table.ts for table in held if table.stage is not HoldStage.LOST), default=MAX_TS)

@@ -3,15 +3,18 @@
 Only a prefix of the log ever goes. The head's ``first_seq`` moves first, then the files are removed: a crash between
 the two leaves files that are no part of the log, which the next round finds as orphans. Orphans are also what
 replaced writers left behind: segments of an epoch that their number no longer belongs to.
+
+What only held tables need stays up to a bound of age and of bytes; past it the oldest goes, and with it the position of
+whoever needs it (``owner.held``).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.log.head import LogWriter, epoch_of
 from agent.log.segment import SegmentName
 from agent.log.storage import Entry, LogDirectory, finished_name
-from reactor.ids import Ts
+from reactor.ids import MAX_TS, Ts
 from reactor.records import LogHead
 
 
@@ -24,20 +27,57 @@ class Removal:
     names: tuple[str, ...]
 
 
-def plan(head: LogHead, entries: Sequence[Entry], *, checkpoint_ts: Ts, now: float, retention_s: float) -> Removal:
-    """What may be removed at ``now`` (Unix seconds). ``checkpoint_ts``: every span has passed it."""
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Who needs the log. ``checkpoint_ts``: every span that flows has passed it; ``held_ts``: so has every held table.
+
+    ``retention_s``: how long what all have passed is kept; ``held_retention_s`` and ``held_bytes``: how long, and how
+    much, for held tables.
+    """
+
+    checkpoint_ts: Ts
+    retention_s: float
+    held_ts: Ts = MAX_TS
+    held_retention_s: float = 86_400.0
+    held_bytes: int = 10 << 30
+
+
+def plan(head: LogHead, entries: Sequence[Entry], needs: Needs, *, now: float) -> Removal:
+    """What may be removed at ``now`` (Unix seconds)."""
     found = [(name, entry) for entry in entries if (name := SegmentName.parse(entry.name))]
     by_seq = {name.seq: (name, entry) for name, entry in found if name.epoch == epoch_of(head, name.seq)}
     seq, removed_ts, names = head.first_seq, head.removed_ts, list(_orphans(head, entries))
-    # the number decides, not the directory: a gap ends the walk
+    for name, entry in _not_held(_passed(head, by_seq, needs, now), needs, now):
+        names.append(entry.name)
+        removed_ts, seq = max(removed_ts, name.last_ts), name.seq + 1
+    return Removal(seq, removed_ts, tuple(names))
+
+
+_Found = tuple[SegmentName, Entry]
+
+
+def _passed(head: LogHead, by_seq: Mapping[int, _Found], needs: Needs, now: float) -> list[_Found]:
+    """What nobody needs but held tables: the number decides, not the directory, and a gap ends the walk."""
+    passed: list[_Found] = []
+    seq = head.first_seq
     while seq <= head.complete_seq and seq in by_seq:
         name, entry = by_seq[seq]
-        if name.last_ts > checkpoint_ts or entry.modified_at > now - retention_s:
+        if name.last_ts > needs.checkpoint_ts or entry.modified_at > now - needs.retention_s:
             break
-        names.append(entry.name)
-        removed_ts = max(removed_ts, name.last_ts)
+        passed.append((name, entry))
         seq += 1
-    return Removal(seq, removed_ts, tuple(names))
+    return passed
+
+
+def _not_held(passed: Sequence[_Found], needs: Needs, now: float) -> Iterable[_Found]:
+    """Of these what held tables have passed too, or what is kept for them no longer."""
+    size = sum(entry.size for name, entry in passed if name.last_ts > needs.held_ts)
+    for name, entry in passed:
+        is_held = name.last_ts > needs.held_ts
+        if is_held and entry.modified_at > now - needs.held_retention_s and size <= needs.held_bytes:
+            return
+        size -= entry.size if is_held else 0
+        yield name, entry
 
 
 def _orphans(head: LogHead, entries: Iterable[Entry]) -> Iterable[str]:

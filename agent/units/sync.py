@@ -22,6 +22,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from agent.log import retention, segment
 from agent.log.head import LogWriter
+from agent.log.retention import Needs
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
 from agent.ports import SegmentRef
@@ -32,7 +33,6 @@ from agent.units.intake import Intake
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
-from reactor.ids import Ts
 from reactor.records import DdlRecord, LogHead
 
 _log = structlog.get_logger()
@@ -55,8 +55,7 @@ class SyncStatistics:
 
 
 class SyncUnit:
-    """``start`` counts only where the log has no head yet. ``checkpoint`` tells what every span has passed; segments
-    below it go after ``retention_s``."""
+    """``start`` counts only where the log has no head yet. ``needs`` tells who still needs which part of the log."""
 
     def __init__(
         self,
@@ -65,16 +64,14 @@ class SyncUnit:
         *,
         writer: LogWriter,
         directory: LogDirectory,
-        checkpoint: Callable[[], Ts],
-        retention_s: float,
+        needs: Callable[[], Needs],
         settings: SyncSettings | None = None,
     ) -> None:
         self._streams = streams
         self._start = start
         self._writer = writer
         self._directory = directory
-        self._checkpoint = checkpoint
-        self._retention_s = retention_s
+        self._needs = needs
         self._settings = settings or SyncSettings()
         #: what is known to have changed of the tables, by Ts
         self._ddl: list[DdlRecord] = []
@@ -237,13 +234,7 @@ class SyncUnit:
             return
         self._retention_at = time.monotonic() + self._settings.retention_check_s
         entries = await anyio.to_thread.run_sync(self._directory.entries)
-        removal = retention.plan(
-            self._writer.head,
-            entries,
-            checkpoint_ts=self._checkpoint(),
-            now=time.time(),
-            retention_s=self._retention_s,
-        )
+        removal = retention.plan(self._writer.head, entries, self._needs(), now=time.time())
         if removal.names:
             await retention.apply(removal, self._writer)
             await anyio.to_thread.run_sync(retention.remove_files, removal, self._directory)

@@ -16,6 +16,7 @@ import anyio
 from agent.log import segment
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
+from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
 from agent.schema import TableSchema
 from agent.settings import SyncSettings
@@ -86,8 +87,7 @@ class SyncRig:
             Position(self.start_ts),
             writer=LogWriter(self.store(), capture=CaptureId(capture)),
             directory=self.directory,
-            checkpoint=lambda: Ts(self.checkpoint_ts),
-            retention_s=self.retention_s,
+            needs=lambda: Needs(Ts(self.checkpoint_ts), self.retention_s),
             settings=self.settings,
         )
 

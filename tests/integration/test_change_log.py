@@ -52,7 +52,7 @@ async def test_a_log_is_written_taken_over_read_and_shortened(etcd_url: str, tmp
         ]
         assert events == [b"10/1", b"20/2", b"30/2"]
 
-        removal = retention.plan(new.head, place.entries(), checkpoint_ts=Ts(20), now=1e12, retention_s=0)
+        removal = retention.plan(new.head, place.entries(), retention.Needs(Ts(20), 0.0), now=1e12)
         await retention.apply(removal, new)
         retention.remove_files(removal, place)
         assert [ref.seq for ref in LogReader(place).segments(new.head, Ts(20), Ts(30))] == [3]

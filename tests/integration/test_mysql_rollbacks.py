@@ -11,6 +11,7 @@ import pytest
 from agent.log import segment
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
+from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
 from agent.ports import Changes
 from agent.settings import SyncSettings
@@ -140,8 +141,7 @@ async def test_the_log_has_nothing_of_what_was_rolled_back(
         Position(begin.resolved, begin.to_json()),
         writer=LogWriter(EtcdHeadStore(MemoryClient(etcd), key), capture=CaptureId("a")),
         directory=directory,
-        checkpoint=lambda: Ts(0),
-        retention_s=600.0,
+        needs=lambda: Needs(Ts(0), 3600.0),
         settings=SyncSettings(segment_bytes=SMALL),
     )
     run(mariadb, database, *GONE_BACK)

@@ -16,6 +16,7 @@ from agent.errors import SnapshotLostByGCError
 from agent.log import segment
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
+from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
 from agent.settings import SyncSettings
 from agent.sources import open_source, place_name
@@ -303,8 +304,7 @@ class Log:
             Position(self._begin.resolved, self._begin.to_json()),
             writer=LogWriter(EtcdHeadStore(MemoryClient(self._etcd), self._key), capture=CaptureId("a")),
             directory=self._directory,
-            checkpoint=lambda: Ts(0),
-            retention_s=600.0,
+            needs=lambda: Needs(Ts(0), 3600.0),
             settings=SyncSettings(segment_bytes=SMALL),
         )
         async with anyio.create_task_group() as tasks:

@@ -60,12 +60,14 @@ class SimulatedParts:
         client: EtcdClient,
         life: Compare,
         checkpoint: Callable[[], Ts],
+        held: Callable[[], Ts],
     ) -> None:
         self._node = node
         self._info = info
         self._capture = capture
         self._client = client
         self._checkpoint = checkpoint
+        self._held = held
         self._life = life
         outside = node.world.outside
         self._upstream: Upstream = outside.upstreams[info.source.sealed]
@@ -271,13 +273,9 @@ class SimulatedParts:
 
     async def _remove_old(self, writer: LogWriter) -> None:
         entries = await self._node.in_thread(self._ask(self._storage.entries))
-        removal = retention.plan(
-            writer.head,
-            entries,
-            checkpoint_ts=self._checkpoint(),
-            now=self._node.world.now,
-            retention_s=self._info.config.log_retention_seconds,
-        )
+        config = self._info.config
+        needs = retention.Needs(self._checkpoint(), config.log_retention_seconds, self._held())
+        removal = retention.plan(writer.head, entries, needs, now=self._node.world.now)
         if removal.names:
             await retention.apply(removal, writer)
             await self._node.in_thread(self._ask(lambda: self._storage.remove(removal.names)))

@@ -185,8 +185,8 @@ def remove_segments_that_are_needed(stack: ExitStack) -> None:
     """Retention looks at the clock only."""
     original = retention.plan
 
-    def plan(*args: Any, checkpoint_ts: Any, **kwargs: Any) -> Any:
-        return original(*args, checkpoint_ts=MAX_TS, **kwargs)
+    def plan(at: Any, entries: Any, needs: Any, **kwargs: Any) -> Any:
+        return original(at, entries, replace(needs, checkpoint_ts=MAX_TS), **kwargs)
 
     _replace(stack, retention, "plan", plan)
 
@@ -257,7 +257,7 @@ def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
     """The owner takes a schema change for done that the sink has not followed."""
 
     def tick(self: SchemaChanges, facts: Any, spans: Any, now: float) -> Any:
-        pending = [record for record in facts.ddl.values() if not record.done]
+        pending = [record for record in facts.ddl.values() if record.pending_ids]
         return [self._done(facts, record) for record in pending]
 
     _replace(stack, SchemaChanges, "tick", tick)

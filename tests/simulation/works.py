@@ -10,7 +10,7 @@ import anyio
 from agent.errors import SinkConfigError, SourceUnreachableError
 from agent.parts import Parts
 from agent.ports import SpanCut
-from agent.span_writer import running_error
+from agent.running import running_error
 from capture.cluster import ChangefeedSpec, TableDiff
 from capture.secrets import Keeper
 from capture.works import LifeWorks
@@ -20,7 +20,8 @@ from reactor.client import Compare, EtcdClient, Target
 from reactor.cuts import TableCut
 from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
-from reactor.ids import CaptureId, Ts
+from reactor.held import needed_ts
+from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.records import ChangefeedInfo, LogHead, SealedUri, TableRecord, UnitRecord
 from reactor.state import ClusterState
 from tests.simulation.outside import Outside
@@ -118,10 +119,14 @@ class SimulatedLifeWorks:
             feed = self._state.changefeeds.get(info.id)
             return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
 
+        def held() -> Ts:
+            feed = self._state.changefeeds.get(info.id)
+            return needed_ts(feed.held.values()) if feed else MAX_TS
+
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
         life = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)
         return SimulatedParts(
-            self._node, info, capture=self._capture, client=self._client, life=life, checkpoint=checkpoint
+            self._node, info, capture=self._capture, client=self._client, life=life, checkpoint=checkpoint, held=held
         )
 
     async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:

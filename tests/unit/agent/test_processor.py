@@ -9,7 +9,7 @@ import pytest
 
 from agent.agent import Agent
 from agent.effects import StartUnit
-from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError
+from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError, SinkError
 from agent.gate import Gate, Owner
 from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.processor import FromOwner, Input, Moved, Processor
@@ -226,11 +226,11 @@ async def test_passing_errors_are_tried_again_and_do_not_reach_the_owner() -> No
 
 async def test_a_lasting_error_ends_the_span_and_reaches_the_owner() -> None:
     async with rig() as r:
-        r.parts.errors = [SinkConfigError("the table is gone; create the changefeed anew")]
+        r.parts.errors = [SinkError("nobody knows; look at the log")]
         await r.log_moves(20)
         await r.add_span()
         await r.until(lambda: bool(r.reported))
-        assert r.reported[0].code == "SinkConfig"
+        assert r.reported[0].code == "Sink"
         assert r.span_state() is None
 
 

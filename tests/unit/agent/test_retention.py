@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.log.retention import Removal, plan
+from agent.log.retention import Needs, Removal, plan
 from agent.log.segment import SegmentName
 from agent.log.storage import Entry
 from reactor.ids import Ts
@@ -15,7 +15,7 @@ def entry(found: SegmentName | str, *, age_s: float = 100.0) -> Entry:
 
 
 def planned(at: LogHead, entries: list[Entry], *, checkpoint: int, retention_s: float = 50.0) -> Removal:
-    return plan(at, entries, checkpoint_ts=Ts(checkpoint), now=1000.0, retention_s=retention_s)
+    return plan(at, entries, Needs(Ts(checkpoint), retention_s), now=1000.0)
 
 
 @pytest.mark.parametrize(("checkpoint", "first_seq"), [(0, 1), (9, 1), (10, 2), (29, 3), (50, 6), (999, 6)])
@@ -51,3 +51,22 @@ def test_orphans_of_replaced_writers_go_but_nothing_that_is_being_written() -> N
     others = ["weir-log", f".part-{name(5, epoch=2)}"]
     removal = planned(at, [entry(found) for found in (*kept, *orphans, *others)], checkpoint=0)
     assert sorted(removal.names) == sorted(str(found) for found in orphans)
+
+
+@pytest.mark.parametrize(
+    ("held_s", "held_bytes", "first_seq"),
+    [(1000.0, 100, 3), (1000.0, 3, 3), (1000.0, 2, 4), (1000.0, 0, 6), (100.0, 100, 6), (95.0, 1, 6)],
+)
+def test_what_a_held_table_needs_stays_up_to_a_bound(held_s: float, held_bytes: int, first_seq: int) -> None:
+    """All others are at 50, one table is held at 20: of the segments of one byte each, 3 to 5 are its own."""
+    entries = [entry(name(seq)) for seq in range(1, 7)]
+    needs = Needs(Ts(50), 50.0, held_ts=Ts(20), held_retention_s=held_s, held_bytes=held_bytes)
+    removal = plan(head(last_seq=6), entries, needs, now=1000.0)
+    assert removal.first_seq == first_seq
+    assert removal.removed_ts == 10 * (first_seq - 1)
+
+
+def test_a_held_table_keeps_nothing_that_is_needed_anyway_and_nothing_before_it() -> None:
+    entries = [entry(name(seq)) for seq in range(1, 6)]
+    needs = Needs(Ts(20), 50.0, held_ts=Ts(40), held_retention_s=0.0, held_bytes=0)
+    assert plan(head(last_seq=5), entries, needs, now=1000.0).first_seq == 3

@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import anyio
 import pytest
 
 from agent import effects
-from agent.errors import SinkConfigError
+from agent.errors import SinkPassingError, TableForeignError
 from agent.flusher import Join, Leave
 from agent.parts import SpanFlushed, SpanPosition
 from agent.span_writer import SpanOrder, SpanWriter
@@ -46,6 +47,7 @@ class Rig:
     parts: MemoryParts
     flusher: Flushers
     events: list[effects.SpanEvent]
+    warned: list[RunningError]
 
     async def settle(self) -> list[effects.SpanEvent]:
         await anyio.sleep(100)
@@ -55,10 +57,11 @@ class Rig:
 @asynccontextmanager
 async def rig() -> AsyncIterator[Rig]:
     parts, flusher, events = MemoryParts(), Flushers(), list[effects.SpanEvent]()
+    warned: list[RunningError] = []
     async with ActorSystem("test") as system:
         flusher_ref = system.spawn(flusher, "flusher")
-        writer = SpanWriter(SPAN, TABLE, parts=parts, flusher=flusher_ref, emit=events.append)
-        yield Rig(system.spawn(writer, "writer"), parts, flusher, events)
+        writer = SpanWriter(SPAN, TABLE, parts=parts, flusher=flusher_ref, emit=events.append, warn=warned.append)
+        yield Rig(system.spawn(writer, "writer"), parts, flusher, events, warned)
 
 
 async def test_it_is_prepared_without_writing_and_runs_from_where_the_sink_stands() -> None:
@@ -107,11 +110,39 @@ async def test_a_lasting_error_of_a_flush_ends_it() -> None:
 
 async def test_a_sink_that_refuses_the_span_fails_it_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
-        raise SinkConfigError("the sink has no record of it; create the changefeed again")
+        raise TableForeignError("the sink has no record of it; create the changefeed again")
 
     async with rig() as r:
         monkeypatch.setattr(r.parts, "open_span", refuse)
         await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
         [failed] = await r.settle()
         assert isinstance(failed, effects.SpanFailed)
-        assert failed.error.code == "SinkConfig"
+        assert failed.error.code == "TableForeign"
+        assert failed.error.is_of_table
+        assert failed.error.table_id == SPAN.table_id
+
+
+async def test_a_sink_that_is_away_is_asked_until_it_is_back_and_people_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither the changefeed nor the table is to blame; and the span can still be stopped meanwhile."""
+    asked = []
+
+    async def away(table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        asked.append(anyio.current_time())
+        if len(asked) < 8:
+            raise SinkPassingError("the sink's directory is not mounted; mount it")
+        return SpanPosition(span, table, Ts(10), Ts(10))
+
+    async with rig() as r:
+        monkeypatch.setattr(r.parts, "open_span", away)
+        await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
+        assert await r.settle() == [effects.SpanPrepared(SPAN)]
+        waits = [round(after - before) for before, after in pairwise(asked)]
+        assert waits == [1, 2, 4, 8, 15, 15, 15]
+        assert {error.code for error in r.warned} == {"SinkPassing"}
+        asked.clear()
+        await r.writer.tell(effects.RunSpan(SPAN, Ts(10)))
+        await r.writer.tell(effects.StopSpan(SPAN))
+        assert isinstance((await r.settle())[-1], effects.SpanStopped)
+        assert len(asked) == 1, "a span that was stopped asks no more"

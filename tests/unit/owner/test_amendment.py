@@ -196,7 +196,7 @@ def test_nothing_is_rewound_before_it_replicates_nor_before_its_snapshot() -> No
     assert "reaches back to 110 only" in cluster.answers["3"].error
 
 
-@pytest.mark.parametrize("failure", [None, error("SinkConfig", retryable=False)])
+@pytest.mark.parametrize("failure", [None, error("SinkUri")])
 def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: RunningError | None) -> None:
     cluster = running("a", "b")
     if failure:
@@ -212,7 +212,7 @@ def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: Runnin
     assert stored.error is not None
     assert stored.error.code == gc.GC_TTL_EXCEEDED
     assert "for a new snapshot remove it" in stored.error.message
-    assert ("SinkConfig: it broke" in stored.error.message) == (failure is not None)
+    assert ("SinkUri: it broke" in stored.error.message) == (failure is not None)
     assert cluster.owner.needed_ts(cluster.state) == {}
     assert [drop.changefeed for drop in cluster.dropped] == [FEED]
     cluster.step(3, after_s=1.0)

@@ -456,7 +456,9 @@ def test_what_stands_still_is_named() -> None:
     for number in range(30):
         cluster.advance_log(1000 + number)
         cluster.step()
-    assert cluster.view().blocked_by.startswith("flush: public.t1 (span 1:0-10000000000000000) on capture a has not moved for")
+    assert cluster.view().blocked_by.startswith(
+        "flush: public.t1 (span 1:0-10000000000000000) on capture a has not moved for"
+    )
 
 
 def test_stuck_changefeed_fails_at_last() -> None:

@@ -1,0 +1,184 @@
+"""The flusher on virtual time: whom a failure concerns, who waits for it, and who hears of it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import anyio
+import pytest
+
+from agent.errors import JobError, SinkConfigError, SinkError, SinkFencedError, TableHeldError, TablePassingError
+from agent.flusher import Flusher, Join, Leave, Limits
+from agent.parts import Flushed, FlushLimits, SpanFlushed, SpanPosition
+from agent.running import running_error
+from capture.actors import ActorRef, ActorSystem
+from reactor.errors import WeirError
+from reactor.ids import MAX_TS, TableSpan, Ts
+from reactor.messages import Barrier
+from reactor.records import LogHead, RunningError, TableRecord
+
+pytestmark = pytest.mark.looptime
+
+
+def table(number: int) -> TableRecord:
+    return TableRecord(table_id=number, schema_name="public", name=f"t{number}", key=("id",), start_ts=Ts(10))
+
+
+@dataclass
+class Sink:
+    """``refuses``: tables and what a flush says of them; ``kills``: a table that ends each job that it is in."""
+
+    refuses: dict[int, WeirError] = field(default_factory=dict)
+    fails: WeirError | None = None
+    kills: int | None = None
+    flushes: list[tuple[float, frozenset[int]]] = field(default_factory=list)
+
+    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+        tables = frozenset(at.table.table_id for at in positions)
+        self.flushes.append((anyio.current_time(), tables))
+        await anyio.sleep(0.1)
+        if self.fails is not None:
+            raise self.fails
+        if self.kills in tables:
+            raise JobError("a task has ended the executor")
+        return Flushed(tuple(self._flushed(at, limits) for at in positions))
+
+    def _flushed(self, at: SpanPosition, limits: FlushLimits) -> SpanFlushed:
+        error = self.refuses.get(at.table.table_id)
+        if error is not None:
+            return SpanFlushed(at, error=running_error(error).with_(table_id=at.table.table_id))
+        to_ts = limits.target(at.table.table_id)
+        return SpanFlushed(replace(at, checkpoint_ts=to_ts, recorded_ts=to_ts), rows=1)
+
+
+@dataclass
+class Rig:
+    sink: Sink
+    flusher: ActorRef[object]
+    limits: Limits
+    poke: object
+    reached: dict[int, int] = field(default_factory=dict)
+    failed: dict[int, RunningError] = field(default_factory=dict)
+    warned: list[RunningError] = field(default_factory=list)
+
+    def on_report(self, flushed: SpanFlushed) -> None:
+        id = flushed.position.table.table_id
+        if flushed.error is None:
+            self.reached[id] = flushed.position.checkpoint_ts
+        else:
+            self.failed[id] = flushed.error
+            self.flusher.tell_nowait(Leave(flushed.position.span))  # as its writer does
+
+    def move(self, resolved_ts: int, *, removed_ts: int = 0) -> None:
+        head = LogHead(resolved_ts=Ts(resolved_ts), removed_ts=Ts(removed_ts))
+        self.limits.now = FlushLimits(head, Barrier(MAX_TS))
+        self.poke()  # type: ignore[operator]
+
+
+@asynccontextmanager
+async def rig(*tables: int, sink: Sink) -> AsyncIterator[Rig]:
+    limits = Limits()
+    built: list[Rig] = []
+    flusher = Flusher(
+        sink,  # type: ignore[arg-type]
+        limits,
+        report=lambda flushed: built[0].on_report(flushed),
+        warn=lambda error: built[0].warned.append(error),
+    )
+    async with ActorSystem("test") as system:
+        ref = system.spawn(flusher, "flusher")
+        built.append(Rig(sink, ref, limits, flusher.poke))  # type: ignore[arg-type]
+        for number in tables:
+            await ref.tell(Join(SpanPosition(TableSpan(number), table(number), Ts(10), Ts(10))))
+        await anyio.sleep(0.01)
+        yield built[0]
+        ref.stop(drain=False)
+
+
+async def test_a_table_that_is_refused_for_good_ends_alone() -> None:
+    async with rig(1, 2, sink=Sink({1: TableHeldError("no such directory; make it")})) as r:
+        r.move(100)
+        await anyio.sleep(1.0)
+        assert r.failed[1].is_of_table
+        assert r.reached == {2: 100}
+
+
+async def test_a_table_whose_trouble_may_pass_delays_nobody_else() -> None:
+    async with rig(1, 2, sink=Sink({1: TablePassingError("busy; wait")})) as r:
+        for at in range(100, 130):
+            r.move(at)
+            await anyio.sleep(0.3)
+            assert r.reached[2] == at
+        assert not r.failed
+        assert sum(1 in tables for _, tables in r.sink.flushes) < 6
+        r.sink.refuses.clear()
+        await anyio.sleep(20)
+        assert r.reached == {1: 129, 2: 129}
+
+
+async def test_after_some_tries_the_owner_holds_it() -> None:
+    async with rig(1, 2, sink=Sink({1: TablePassingError("busy; wait")})) as r:
+        r.move(100)
+        await anyio.sleep(60)
+        assert r.failed[1].is_of_table
+        assert r.failed[1].retryable
+        assert r.failed.keys() == {1}
+
+
+async def test_what_one_is_refused_while_another_is_written_is_its_own() -> None:
+    async with rig(1, 2, sink=Sink({1: SinkError("no; whatever that means")})) as r:
+        r.move(100)
+        await anyio.sleep(1.0)
+        assert (r.failed[1].table_id, r.failed[1].is_of_table) == (1, True)
+    async with rig(1, sink=Sink({1: SinkError("no; whatever that means")})) as r:
+        r.move(100)
+        await anyio.sleep(1.0)
+        assert not r.failed[1].is_of_table, "it may be the sink's"
+
+
+async def test_a_writer_that_is_late_is_no_trouble_of_its_table() -> None:
+    async with rig(1, 2, sink=Sink({1: SinkFencedError("recorded further; this writer is late")})) as r:
+        r.move(100)
+        await anyio.sleep(1.0)
+        assert not r.failed[1].is_of_table
+
+
+async def test_what_the_sink_refuses_as_a_whole_is_tried_for_ever_and_told() -> None:
+    async with rig(1, 2, sink=Sink(fails=SinkConfigError("not writable; chmod it"))) as r:
+        r.move(100)
+        await anyio.sleep(3_600)
+        assert r.failed == {}
+        assert len(r.warned) > 200
+        r.sink.fails = None
+        await anyio.sleep(20)
+        assert r.reached == {1: 100, 2: 100}
+
+
+async def test_a_table_that_ends_every_job_is_found_and_ends_alone() -> None:
+    async with rig(1, 2, 3, sink=Sink(kills=2)) as r:
+        for at in range(100, 160):
+            r.move(at)
+            await anyio.sleep(1.0)
+        assert r.failed.keys() == {2}
+        assert (r.failed[2].table_id, r.failed[2].is_of_table) == (2, True)
+        assert r.reached == {1: 159, 3: 159}
+        assert r.sink.flushes[-1][1] == {1, 3}, "then all are flushed together again"
+
+
+async def test_a_job_that_fails_whatever_is_in_it_is_nobodys_own() -> None:
+    async with rig(1, 2, sink=Sink(fails=JobError("no executor"))) as r:
+        r.move(100)
+        await anyio.sleep(120)
+        assert not any(error.is_of_table for error in r.failed.values())
+
+
+async def test_a_table_whose_log_is_gone_fails_no_flush_of_others() -> None:
+    async with rig(1, 2, sink=Sink()) as r:
+        r.move(100)
+        await anyio.sleep(1.0)
+        await r.flusher.tell(Join(SpanPosition(TableSpan(3), table(3), Ts(20), Ts(20))))
+        r.move(200, removed_ts=50)
+        await anyio.sleep(1.0)
+        assert r.failed[3].code == "TableLogLost"
+        assert r.failed[3].is_of_table
+        assert r.reached == {1: 200, 2: 200}
