@@ -216,16 +216,6 @@ class TaskPosition(Record):
     tables: tuple[RunningError, ...] = later(())
 
 
-class UpstreamInfo(Record):
-    """An upstream's identity: positions of different identities are never compared."""
-
-    source: str
-    kind: str
-    #: PostgreSQL: system identifier and timeline
-    system_id: str
-    timeline: Count = 1
-
-
 #: shared by the records of which there are a hundred thousand; nothing is ever put into it
 _NOT_KEPT: set[str] = set()
 

@@ -29,9 +29,9 @@ from reactor.records import (
     LogHead,
     TaskPosition,
     UnitRecord,
-    UpstreamInfo,
 )
 from reactor.sync_point import SyncPoint
+from reactor.upstream import UpstreamInfo
 
 R = TypeVar("R", bound=Record)
 K = TypeVar("K")

@@ -37,9 +37,9 @@ from reactor.records import (
     Unit,
     UnitRecord,
     UnitStage,
-    UpstreamInfo,
 )
 from reactor.sync_point import SyncPoint
+from reactor.upstream import UpstreamInfo
 
 URI = SealedUri(masked="x://", sealed="s")
 TABLE = TableRecord(table_id=7, schema_name="public", name="t", key=("id",))

@@ -21,10 +21,10 @@ from reactor.records import (
     Unit,
     UnitRecord,
     UnitStage,
-    UpstreamInfo,
 )
 from reactor.state import ClusterState, Owner
 from reactor.sync_point import SyncPoint
+from reactor.upstream import UpstreamInfo
 
 FEED = ChangefeedId("feed")
 URI = SealedUri(masked="x://", sealed="")
