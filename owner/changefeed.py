@@ -28,6 +28,7 @@ from reactor import keys, patches
 from reactor.cuts import TableCut
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.errors import WeirError
+from reactor.formats import Feature
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
 from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
@@ -195,10 +196,8 @@ class Changefeed:
         )
         errors, joins = recut.joined([*taken.errors, *self._errors], feed.cuts)
         self._errors = []
-        self.held.note([*taken.tables, *(error for error in errors if error.is_of_table)])
-        errors = [error for error in errors if not error.is_of_table]
         facts = Facts.of(feed, info)
-        verdict = self._judge_tables(facts, now)
+        verdict, errors = self._judge_tables(facts, [*errors, *taken.tables], world, now)
         clearing = (*taken.patches, *(self._put_cut(before, wish) for before, wish in joins), *verdict.changes)
         warnings, self._warnings = [*taken.warnings, *self._warnings], []
         conditions = self.conditions.now(self.run, facts, self.limits(feed, info, now), now)
@@ -208,13 +207,20 @@ class Changefeed:
         effects = self._tick_running(feed, after, messages, world, now, clearing, verdict, conditions)
         return [*verdict.effects, *effects]
 
-    def _judge_tables(self, facts: Facts, now: float) -> Verdict:
-        """Which tables are held from now on, or tried again."""
+    def _judge_tables(
+        self, facts: Facts, errors: Sequence[RunningError], world: World, now: float
+    ) -> tuple[Verdict, list[RunningError]]:
+        """Which tables are held from now on, or tried again; and the errors that are of the changefeed.
+
+        While some captures do not know of held tables, what one cannot do is the changefeed's error.
+        """
         run = self.run if is_running(facts.info.state) else None
-        if run is not None:
-            self.held.note((), [*run.schemas.take_refusals(), *run.recuts.take_refusals()])
-            return self.held.tick(facts, run, now)
-        return Verdict()
+        refusals = [*run.schemas.take_refusals(), *run.recuts.take_refusals()] if run else []
+        if world.format < Feature.HELD_TABLES:
+            return Verdict(), [*errors, *(refusal.error for refusal in refusals)]
+        self.held.note((error for error in errors if error.is_of_table), refusals)
+        others = [error for error in errors if not error.is_of_table]
+        return (self.held.tick(facts, run, now) if run else Verdict()), others
 
     def _tick_standing(
         self, feed: ChangefeedState, info: ChangefeedInfo, now: float, clearing: tuple[patches.Patch, ...]

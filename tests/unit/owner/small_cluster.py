@@ -102,9 +102,9 @@ class Processor:
 
 
 class SmallCluster:
-    """``step`` is one round: owner's tick, agents' messages, units' and executors' work."""
+    """``step`` is one round: owner's tick, agents' messages, units' and executors' work. ``known``: newest format."""
 
-    def __init__(self, *captures: CaptureId, settings: OwnerSettings | None = None) -> None:
+    def __init__(self, *captures: CaptureId, settings: OwnerSettings | None = None, known: int = 1) -> None:
         self.state = ClusterState(CLUSTER, removal_grace_s=0.0)
         self.now = 1000.0
         self.sent: list[Message] = []
@@ -117,6 +117,7 @@ class SmallCluster:
         self.jobs: list[object] = []
         self.processors: dict[tuple[CaptureId, ChangefeedId], Processor] = {}
         self.wake_at = 0.0
+        self._known = known
         self._settings = settings = settings or OwnerSettings(standstill_s=1e9)
         self._revision = 0
         for capture in captures:
@@ -133,7 +134,7 @@ class SmallCluster:
     def join(self, capture: CaptureId) -> None:
         found = CaptureInfo(
             id=capture, address="h:1", peer_address="h:2", version="0.1.0", cluster_id=CLUSTER, started_at=0.0
-        )
+        ).with_(format=self._known)
         self.put(keys.CaptureKey(CLUSTER, capture), found)
 
     def leave(self, capture: CaptureId) -> None:

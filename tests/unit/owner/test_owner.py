@@ -8,6 +8,7 @@ from owner.settings import BackoffSettings, OwnerSettings
 from owner.views import ChangefeedView
 from reactor import keys
 from reactor.effects import Log
+from reactor.formats import NEWEST
 from reactor.ids import ChangefeedId, TableSpan, Ts
 from reactor.records import FeedState, Mode, TaskPosition, Unit, UnitStage
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C, error, info
@@ -18,7 +19,8 @@ STEADY = OwnerSettings(standstill_s=1e9, backoff=BackoffSettings(jitter=0.0))
 
 def running(*captures: str, mode: Mode = Mode.ALL, target_ts: int | None = None) -> SmallCluster:
     """A changefeed whose snapshot is loaded and whose log stands at 200."""
-    cluster = SmallCluster(*(A if name == "a" else B if name == "b" else C for name in captures), settings=STEADY)
+    members = (A if name == "a" else B if name == "b" else C for name in captures)
+    cluster = SmallCluster(*members, settings=STEADY, known=NEWEST)
     cluster.create(info(mode=mode, target_ts=target_ts))
     for _ in range(2):
         cluster.step(4)

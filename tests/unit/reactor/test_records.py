@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from reactor import cuts, held, records, sync_point
+from reactor import cuts, held, records, sync_point, upstream
 from reactor.cuts import CutUnderWay, TableCut
 from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.held import HeldTable
@@ -216,7 +216,7 @@ def test_every_field_is_written_and_read(record: Record) -> None:
 
 
 def test_every_stored_record_has_an_example() -> None:
-    found = [kind for module in (cuts, held, records, sync_point) for kind in vars(module).values()]
+    found = [kind for module in (cuts, held, records, sync_point, upstream) for kind in vars(module).values()]
     kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Record)}
     inner = {Record, UserConfig, Era, CutUnderWay, TableChange, TableRecord, RunningError, SealedUri}
     configs = {ChangefeedConfig, FilterConfig, EventFilter, ColumnSelector}
