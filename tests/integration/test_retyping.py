@@ -4,6 +4,7 @@ What the server makes of each value (of the many spellings) is what ``retyping``
 session that changes the type has settings of its own, which nobody can know.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,6 +12,8 @@ from itertools import product
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from agent.ddl import Exact, Refused
 from agent.errors import DecodeError, SourceError
@@ -20,6 +23,7 @@ from agent.sources.postgres import types
 from agent.sources.postgres.chunks import WHOLE_TABLE
 from agent.sources.postgres.connection import Connection, connect
 from agent.sources.postgres.retyping import conversion
+from agent.sources.postgres.retyping_json import as_jsonb
 from agent.sources.postgres.snapshot import copy_rows
 from capture.embedded import EmbeddedPostgres
 from tests import pgoutput
@@ -261,3 +265,21 @@ def _shown(values: pa.Array | str) -> str:
     if isinstance(values, str):
         return values
     return str(values.cast(pa.string()) if not pa.types.is_binary(values.type) else values)[-60:]
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('aé☺"\\\n', max_size=3), inner, max_size=4),
+    max_leaves=8,
+)
+_NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,12})?([eE][-+]?[0-9]{1,2})?", fullmatch=True)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(documents=st.lists(st.builds(json.dumps, _JSON, ensure_ascii=st.booleans()) | _NUMBERS, min_size=1, max_size=20))
+def test_a_document_is_written_as_jsonb_does(bed: tuple[Connection, list[Side]], documents: list[str]) -> None:
+    connection, _ = bed
+    wanted = [text for text in documents if "\\u0000" not in text]  # jsonb refuses it
+    values = ", ".join(f"({literal(text)}::json::jsonb)" for text in [*wanted, "[]"])
+    rows = connection.query(f"SELECT v FROM (VALUES {values}) t(v)")
+    assert as_jsonb(pa.array([*wanted, "[]"])).to_pylist() == [row[0] for row in rows]
