@@ -205,7 +205,7 @@ def inspect(
     file: Annotated[str, typer.Argument(help="A segment of the change log (path or URI), or a binlog file.")],
     limit: Annotated[int, typer.Option(min=0, help="Decoded changes to show of each batch or event.")] = 5,
     skip: Annotated[int, typer.Option(min=0, help="Events of a binlog to pass over.")] = 0,
-    count: Annotated[int, typer.Option(min=1, help="Events of a binlog to show.")] = 100,
+    count: Annotated[int | None, typer.Option(min=1, help="Events of a binlog to show; default: all.")] = None,
     json: Json = False,
 ) -> int:
     """Decode a segment of the change log, or a binlog file of MySQL or MariaDB; exit 0 only if all of it is read."""

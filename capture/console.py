@@ -14,11 +14,13 @@ from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from capture.secrets import mask
 from reactor.errors import WeirError
 
+#: of a table in a file or a pipe
+_FILE_WIDTH = 200
 _FAULT = "it is a fault in Weir: run again with WEIR_DEBUG=1 and report the traceback"
 
 
@@ -51,10 +53,12 @@ def print_json_list(fields: Mapping[str, object], name: str, items: Iterable[obj
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    table = Table(*columns, title=title or None, title_justify="left")
+    # what is longer than its column is folded, not cut off: names and positions are there to be copied
+    table = Table(*(Column(name, overflow="fold") for name in columns), title=title or None, title_justify="left")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    is_terminal = sys.stdout.isatty()
+    Console(soft_wrap=not is_terminal, width=None if is_terminal else _FILE_WIDTH).print(table)
 
 
 def print_line(text: str) -> None:

@@ -19,7 +19,7 @@ _WORDS_MAX = 200
 T = TypeVar("T", EventView, BatchView)
 
 
-def run(file: str, *, limit: int, skip: int, count: int, json: bool) -> int:
+def run(file: str, *, limit: int, skip: int, count: int | None, json: bool) -> int:
     """Write it; the command's exit code.
 
     :raises WeirError: it is no such file, or there is what cannot be read.

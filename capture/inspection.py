@@ -59,7 +59,7 @@ class EventView(View):
     problem: str = ""
 
 
-def inspect_binlog(path: str, *, limit: int, skip: int = 0, count: int | None = 100) -> Iterator[EventView]:
+def inspect_binlog(path: str, *, limit: int, skip: int = 0, count: int | None = None) -> Iterator[EventView]:
     """``count`` events behind the first ``skip`` (all, where that is None), at most ``limit`` rows of each.
 
     :raises SourceConfigError: it is no binlog file.

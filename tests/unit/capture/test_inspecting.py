@@ -47,6 +47,12 @@ def test_every_event_of_every_age_is_read(tmp_path: Path, age: str, capsys: pyte
     assert len(json.loads(capsys.readouterr().out)["events"]) == len(list(inspect_binlog(path, limit=0)))
 
 
+def test_nothing_that_is_to_be_copied_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "b", binlog_files.of_57())
+    assert main(["log", "inspect", path]) == 0
+    assert f"{binlog_files.SOURCE}:1-5" in capsys.readouterr().out
+
+
 def test_values_of_before_5_6_and_numbers_of_nameless_members(tmp_path: Path) -> None:
     events = told(tmp_path, binlog_files.old())
     changes = [row for one in events for row in one.rows]
@@ -138,6 +144,22 @@ def test_a_damaged_file_shows_what_comes_before(tmp_path: Path, capsys: pytest.C
     assert f"up to byte {at}, the bytes there are not those of the event's checksum" in err
     assert str(events[5].position) in out
     assert str(events[7].position) not in out
+
+
+def test_all_of_a_long_file_is_shown_page_by_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = BinlogFile()
+    for count in range(1200):
+        file.add(wire.QUERY, query(f"SELECT {count}"))
+    size = file.size
+    file.add(wire.QUERY, query("SELECT 'cut off'"))
+    file.data = file.data[:-1]
+    assert main(["log", "inspect", written(tmp_path / "b", file)]) == 1
+    out, err = capsys.readouterr()
+    assert all(f"SELECT {count} " in out for count in range(1200))
+    assert "cut off" not in out
+    assert f"up to byte {size}," in err
+    assert main(["log", "inspect", str(tmp_path / "b"), "--skip", "1000", "--count", "200", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["events"]) == 200
 
 
 def test_an_event_that_cannot_be_read_does_not_hide_the_next(
