@@ -48,7 +48,19 @@ _TYPES = (
     *("date", "timestamp", "timestamp(2)", "timestamptz", "timestamptz(0)", "time", "time(1)", "timetz", "interval"),
     *("interval(0)", "json", "jsonb", "integer[]", "bigint[]", "text[]", "varchar[]", "varchar(2)[]", "mood[]", "oid"),
     *("xid", "money", "bit(3)", "varbit", "macaddr", "point", "int4range", "host", "d_text", "d_numeric", "regclass"),
-    *("tsvector", "pg_lsn", "macaddr8", "numrange", "float8[]", "tid", "varbit(5)", "bit(5)"),
+    *(
+        "tsvector",
+        "pg_lsn",
+        "macaddr8",
+        "numrange",
+        "float8[]",
+        "tid",
+        "varbit(5)",
+        "varbit(8)",
+        "bit(5)",
+        "timetz(2)",
+        "timetz(4)",
+    ),
 )
 _VALUES = (
     *SPELLINGS,

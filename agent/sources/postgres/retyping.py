@@ -69,6 +69,8 @@ _FAMILIES: Final = {
         (2950, types.ENUM_OID, 829, 774, 1560, 1562, 26, 28, 27, 3220, 3904, 3926, 3906, 3614), Family.PLAIN
     ),
 }
+#: whose modifier is how much they have room for: varbit, timetz
+_ROOM: Final = frozenset((1562, 1266))
 _ZONE: Final = "what its values are depends on the time zone of the session that changed it"
 _STYLE: Final = "how its values are written depends on the settings of the session that changed it"
 
@@ -111,7 +113,8 @@ def _of_one_type(before: Column, after: Column) -> Conversion:
         is_kept = moments.digits_of(after) >= moments.digits_of(before)
         function = moments.time_to_time if family is Family.TIME else moments.timestamp_to_timestamp
         return None if is_kept else _exact(function, after)
-    return None if after.modifier < 0 else _unknown(before, after)
+    is_wider = before.type_id in _ROOM and 0 <= before.modifier <= after.modifier
+    return None if after.modifier < 0 or is_wider else _unknown(before, after)
 
 
 def _to_text(before: Column, after: Column, old: Family) -> Conversion:

@@ -1,4 +1,4 @@
-"""Float keys in a Delta table: 0 and -0 are equal to the source, so they are one key here, whoever looks for a row."""
+"""Keys in a Delta table that are hard to find: 0 and -0, which are one key, NaN, and dates far from today."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,3 +56,34 @@ def test_a_key_that_becomes_an_equal_one_leaves_no_row_behind(
     rows = DeltaTable(sink.place("public", "t").location).to_pyarrow_table()
     found = sorted(zip(rows.column("id").to_pylist(), map(repr, rows.column("k").to_pylist()), strict=True))
     assert found == [(at, repr(value)) for at, value in enumerate(new)]
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+@pytest.mark.parametrize("type_id", [1082, 1114, 1184])
+def test_keys_far_from_today_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_id: int, is_merged: bool
+) -> None:
+    """Statistics and readers have trouble with years before 1 and after 9999 (delta-rs refuses those after 262143)."""
+    if is_merged:
+        monkeypatch.setattr(delta_upsert, "can_apply", lambda *_: False)
+    schema = TableSchema(16384, "public", "t", (Column("k", type_id, -1, "", True), Column("id", 23, -1)))
+    arrow = types.arrow_schema(schema)
+    sink, table = sink_at(tmp_path), _TABLE.with_(key=("k",))
+    sink.load(table, schema, arrow, [])
+    unit = 1 if type_id == 1082 else 86_400_000_000
+    days = np.array(
+        [-800_000, -719_163, -719_162, 0, 2_932_896, 2_932_897, 3_800_000, 106_000_000][: -1 if is_merged else None]
+    )
+    keys = pa.array(days * unit, pa.int64()).cast(pa.int32() if unit == 1 else pa.int64()).cast(arrow.field(0).type)
+
+    def changes(ids: Sequence[int], op: int) -> Changes:
+        count = len(ids)
+        after = pa.record_batch([keys, pa.array(ids, pa.int32())], schema=arrow)
+        none, at = np.full(count, BEFORE_NONE, np.int8), np.full(count, 150, np.int64)
+        return Changes(schema, np.full(count, op, np.int8), at, np.arange(count), after, None, none, {})
+
+    flush(sink, task(sink, 100, 200, table=table), changes(range(len(keys)), INSERT))
+    flush(sink, task(sink, 200, 300, table=table), changes(range(10, 10 + len(keys)), UPDATE))
+    flush(sink, task(sink, 300, 400, table=table), changes(range(20, 20 + len(keys)), UPDATE))
+    rows = pa.RecordBatchReader.from_stream(DeltaTable(sink.place("public", "t").location).scan()).read_all()
+    assert sorted(rows.column("id").to_pylist()) == list(range(20, 20 + len(keys)))
