@@ -3,6 +3,7 @@
     source ──stream──► sync unit ──segments──► change log ──flush (Spark)──► sink
       └──────────dump unit (Spark)──staged Parquet──load unit───────────────►┘
 
-``agent.agent``, ``gate`` and ``table_span`` decide and do no I/O; everything else here does. Owner and agent meet only
-in ``reactor.messages`` and ``reactor.records``.
+``agent.control.agent``, ``gate`` and ``table_span`` decide and do no I/O; everything else here does. Owner and agent
+meet only
+in ``reactor.messages`` and ``reactor.records.changefeed``.
 """

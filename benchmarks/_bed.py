@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks._servers import PostgresServer, Server, last_ts
-from capture.client import Client
-from capture.cluster import ChangefeedSpec, ChangefeedView
+from capture.api.client import Client
+from capture.api.port import ChangefeedSpec, ChangefeedView
 from capture.embedded import EmbeddedEtcd, children, places
 from reactor.errors import WeirError
-from reactor.records import ChangefeedConfig, FeedState, FilterConfig, Mode, SinkMode, Unit
+from reactor.records.changefeed import ChangefeedConfig, FeedState, FilterConfig, Mode, SinkMode, Unit
 
 _POLL_S = 0.02
 #: each look costs the capture some milliseconds, which are not to be measured

@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.java import find_java
+from agent.spark.java import find_java
 from benchmarks._servers import DATABASE, MysqlServer
 from capture.embedded.mariadb import USER
 from reactor.errors import WeirError

@@ -13,22 +13,22 @@ from typing import Any, cast
 
 import anyio
 
-from agent.effects import StartUnit
+from agent.control.effects import StartUnit
+from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition
 from agent.log.head import EtcdHeadStore, LogWriter
-from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition
 from agent.units.records import UnitRecords
-from capture.collector import collect_seldom
 from capture.config import ServerSettings
-from capture.life import Base, live
+from capture.gc_settings import collect_seldom
 from capture.logs import configure
-from capture.transport import TcpTransport
-from capture.works import Works
+from capture.member.membership import Base, live
+from capture.member.services import DataPlane
+from capture.messaging.transport import TcpTransport
 from reactor import keys, loop
-from reactor.client import Compare, EtcdClient, Target
-from reactor.etcd import connect
 from reactor.ids import CaptureId, TableSpan, Ts
-from reactor.records import ChangefeedInfo, TableRecord
+from reactor.records.changefeed import ChangefeedInfo, TableRecord
 from reactor.state import ClusterState
+from reactor.store.etcd import connect
+from reactor.store.port import Compare, EtcdClient, Target
 
 CLUSTER = "light"
 _LOG_MOVES_S = 1.0
@@ -77,7 +77,7 @@ def _target(at: SpanPosition, limits: FlushLimits) -> Ts:
 
 
 class _Works:
-    """As much of ``capture.works.Works`` as a life asks of it where nobody asks for more."""
+    """As much of ``capture.member.services.DataPlane`` as a life asks of it where nobody asks for more."""
 
     def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> "_LifeWorks":
         return _LifeWorks(client, capture, state)
@@ -101,7 +101,7 @@ class _LifeWorks:
 async def _run(url: str, data_dir: Path) -> None:
     settings = ServerSettings(cluster_id=CLUSTER, etcd=(url,), addr="127.0.0.1:0", data_dir=data_dir)
     client = await connect([url])
-    base = Base(settings, cast("Works", _Works()), TcpTransport(None))
+    base = Base(settings, cast("DataPlane", _Works()), TcpTransport(None))
     async with live(base, client) as life:
         await life.wait_end()
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
+from agent.ports.source import Scope
 from agent.sources import open_source
-from agent.sources.source import Scope
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres, mariadb, postgres
 from capture.embedded.mariadb import USER
-from reactor.records import ChangefeedConfig, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
 from tests.mysql_server import EmbeddedMysql
 
 DATABASE = "bench"

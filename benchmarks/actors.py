@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pykka
 
-from capture.actors import ActorRef, ActorSystem
+from capture.actors.actor import ActorRef, ActorSystem
 
 _MAILBOX = 1024
 _SLICE = 20_000

@@ -15,7 +15,7 @@ from benchmarks._bed import Bed, bed
 from benchmarks._binlog import binlog_reader
 from benchmarks._debezium import Debezium
 from benchmarks._servers import MariaServer, MysqlServer
-from reactor.records import Mode, SinkMode
+from reactor.records.changefeed import Mode, SinkMode
 from tests import mysql_package
 
 ROWS = 2_000_000

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks._bed import Bed, bed
 from benchmarks._servers import DATABASE
-from reactor.records import Mode, SinkMode
+from reactor.records.changefeed import Mode, SinkMode
 
 ROWS = 1_000_000
 _ROWS_PER_COMMIT = 10_000

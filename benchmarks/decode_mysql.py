@@ -16,11 +16,11 @@ import pyarrow as pa
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
-from agent.schema import LOG_BATCH, TableSchema
-from agent.sources.mysql.binlog_file import open_binlog
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.table_map import parse_table_map
-from agent.sources.mysql.wire import DELETE_V2, TABLE_MAP, WRITE_V1
+from agent.rows.schema import LOG_BATCH, TableSchema
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.table_map import parse_table_map
+from agent.sources.mysql.decode.wire import DELETE_V2, TABLE_MAP, WRITE_V1
+from agent.sources.mysql.inspect.file import open_binlog
 from capture.embedded.mariadb import EmbeddedMariaDB
 
 _DATABASE = "bench"

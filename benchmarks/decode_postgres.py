@@ -15,10 +15,10 @@ import psycopg.adapt
 import psycopg.pq
 import pyarrow as pa
 
-from agent.schema import TableSchema
-from agent.sources.postgres.catalog import read_schemas
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.decode import decode
+from agent.rows.schema import TableSchema
+from agent.sources.postgres.decode.decode import decode
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
 
 _DISTINCT_ROWS_MAX = 200_000

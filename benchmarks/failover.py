@@ -19,10 +19,8 @@ import psutil
 from benchmarks._light import CLUSTER, position_now
 from capture.embedded import EmbeddedEtcd
 from reactor import keys
-from reactor.client import EtcdClient, WatchBatch
-from reactor.etcd import connect
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import (
+from reactor.records.changefeed import (
     CaptureInfo,
     ChangefeedInfo,
     ChangefeedStatus,
@@ -34,6 +32,8 @@ from reactor.records import (
     UnitStage,
 )
 from reactor.settings import ReactorSettings
+from reactor.store.etcd import connect
+from reactor.store.port import EtcdClient, WatchBatch
 
 NAMESPACE = keys.DEFAULT_NAMESPACE
 _URI = SealedUri(masked="postgresql://h/d", sealed="x")

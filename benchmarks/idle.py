@@ -7,7 +7,7 @@ import psutil
 
 from benchmarks._bed import bed
 from benchmarks._servers import DATABASE
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 
 SECONDS = 20.0
 _SETTLE_S = 5.0

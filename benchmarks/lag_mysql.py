@@ -12,12 +12,12 @@ from typing import Any
 
 from pymysqlreplication import BinLogStreamReader
 
-from agent.sources.mysql.consistency import Place
-from agent.sources.mysql.positions import BinlogPosition
+from agent.sources.mysql.position.consistency import Place
+from agent.sources.mysql.position.positions import BinlogPosition
 from benchmarks._bed import Bed, bed
 from benchmarks._binlog import binlog_reader
 from benchmarks._servers import DATABASE, MariaServer
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 
 SECONDS = 60
 _TABLES = 20

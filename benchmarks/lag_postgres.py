@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks._bed import Bed, bed
 from benchmarks._servers import DATABASE
-from capture.lag import LagMeter
-from reactor.records import SinkMode
+from capture.quickstart.lag import LagMeter
+from reactor.records.changefeed import SinkMode
 
 SECONDS = 60
 _SCALE = 10

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks._bed import Bed, bed
 from benchmarks._servers import DATABASE, MariaServer
 from benchmarks.lag_mysql import lags_while, percentile
-from reactor.records import Mode, SinkMode
+from reactor.records.changefeed import Mode, SinkMode
 
 TABLES = 1_000
 SECONDS = 60

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from benchmarks._bed import Bed, bed
 from benchmarks._servers import DATABASE, MariaServer
-from reactor.records import Mode, SinkMode
+from reactor.records.changefeed import Mode, SinkMode
 
 ROWS = 10_000_000
 _ROLLED_BACK = 100_000

@@ -13,8 +13,8 @@ from statistics import median, quantiles
 
 import anyio
 
-from capture import frames
-from capture.messaging import Messenger
+from capture.messaging import frames
+from capture.messaging.messenger import Messenger
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import (
     Body,

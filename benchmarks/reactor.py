@@ -18,13 +18,13 @@ import anyio
 
 from capture.embedded import EmbeddedEtcd
 from reactor import keys, loop
-from reactor.client import EtcdClient
 from reactor.effects import Commit, Effect
 from reactor.errors import ReactorFinishedError
-from reactor.etcd import connect
 from reactor.patches import Patch, PatchGroup
 from reactor.session import open_session
 from reactor.state import ClusterState
+from reactor.store.etcd import connect
+from reactor.store.port import EtcdClient
 from reactor.worker import EtcdWorker
 
 CLUSTER = "benchmark"

@@ -1,7 +1,8 @@
 """Table spans placed on captures by the two-phase protocol, and what the owner's ticks cost when all of them move.
 
 The real owner over the real state, and real agents whose executors obey at once; time is virtual, in ticks of 50 ms.
-Every message is encoded and decoded as between two machines (``capture.frames``), also those of the owner's own
+Every message is encoded and decoded as between two machines (``capture.messaging.frames``), also those of the owner's
+own
 capture. The tables are in several changefeeds, since the record of one changefeed's tables has to fit into etcd.
 
 - *cold*: from captures that have nothing to every span written by one of them, in real time, all costs counted.
@@ -21,21 +22,20 @@ import tracemalloc
 from collections.abc import Sequence
 from statistics import median, quantiles
 
-from agent import effects
-from agent.agent import Agent
-from agent.gate import Gate
-from capture import frames
-from capture.collector import collect_seldom
+from agent.control import effects
+from agent.control.agent import Agent
+from agent.control.gate import Gate
+from capture.gc_settings import collect_seldom
+from capture.messaging import frames
 from owner.owner import Owner
 from owner.settings import OwnerSettings, SchedulerSettings
 from reactor import keys
-from reactor.client import Event
 from reactor.effects import Commit, Effect, Send
 from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import AddSpan, Message, SpanCheckpoint, SpanState, SpanStatus
-from reactor.record import Record
-from reactor.records import (
+from reactor.records.base import Record
+from reactor.records.changefeed import (
     CaptureInfo,
     ChangefeedInfo,
     LogHead,
@@ -46,6 +46,7 @@ from reactor.records import (
     UnitStage,
 )
 from reactor.state import ClusterState
+from reactor.store.port import Event
 
 CLUSTER, NAMESPACE = "benchmark", keys.DEFAULT_NAMESPACE
 _TABLES_PER_FEED = 10_000
@@ -144,7 +145,7 @@ class _Cluster:
     def is_settled(self) -> bool:
         runs = [changefeed.run for changefeed in self.owner.changefeeds.values()]
         known = sum(len(run.coordinator.sets) for run in runs if run)
-        return known == self.spans and all(run.coordinator.roster.is_settled for run in runs if run)
+        return known == self.spans and all(run.coordinator.span_index.is_settled for run in runs if run)
 
     def elect(self) -> None:
         self._revision += 1

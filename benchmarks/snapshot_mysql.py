@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks._bed import bed
 from benchmarks._servers import DATABASE, MariaServer
 from benchmarks.catchup_mysql import INSERT, ROWS_PER_COMMIT, TABLE
-from reactor.records import Mode, SinkMode, Unit
+from reactor.records.changefeed import Mode, SinkMode, Unit
 
 ROWS = 5_000_000
 

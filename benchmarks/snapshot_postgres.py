@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from benchmarks._bed import bed
-from reactor.records import Mode, SinkMode, Unit
+from reactor.records.changefeed import Mode, SinkMode, Unit
 
 SCALE = 50
 _ROWS_PER_SCALE = 100_000

@@ -2,7 +2,7 @@
 
 import sys
 
-from capture.cli import main
+from capture.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,3 +17,6 @@ def split_address(address: str) -> tuple[str, int]:
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+DEFAULT_ADDRESS = "127.0.0.1:8300"

@@ -21,18 +21,18 @@ from typing import Self
 import anyio
 import structlog
 
-from capture.changefeeds import Changefeeds
+from capture.api.changefeeds import Changefeeds
 from capture.config import ServerSettings
-from capture.door import Door
-from capture.life import Base, Life, live
-from capture.secrets import looked_up
-from capture.transport import TcpTransport, Transport
-from capture.works import Works, build_works
-from reactor.client import EtcdClient
+from capture.member.cluster_service import ClusterService
+from capture.member.membership import Base, Membership, live
+from capture.member.services import DataPlane, build_works
+from capture.messaging.transport import TcpTransport, Transport
+from capture.security.secrets import looked_up
 from reactor.errors import EtcdError, LeaseExpiredError, SessionDoneError
-from reactor.etcd import connect
 from reactor.messages import Liveness
 from reactor.settings import TlsFiles
+from reactor.store.etcd import connect
+from reactor.store.port import EtcdClient
 
 _LIVES_BURST = 2
 _OWNER_TIMEOUT_S = 30.0
@@ -56,16 +56,16 @@ class Capture:
         self,
         settings: ServerSettings,
         *,
-        works: Works | None = None,
+        data_plane: DataPlane | None = None,
         connect_etcd: Connect | None = None,
         transport: Transport | None = None,
     ) -> None:
         self.settings = settings
-        self.works = works or build_works(settings)
-        self._base = Base(settings, self.works, transport or TcpTransport())
-        self.cluster = Door(self)
+        self.data_plane = data_plane or build_works(settings)
+        self._base = Base(settings, self.data_plane, transport or TcpTransport())
+        self.cluster = ClusterService(self)
         self.changefeeds = Changefeeds(self.cluster)
-        self.life: Life | None = None
+        self.life: Membership | None = None
         self._connect = connect_etcd or _connect
         self._ready = anyio.Event()
         self._leaving = anyio.Event()
@@ -117,7 +117,7 @@ class Capture:
     async def embedded(cls, directory: Path | str, **settings: object) -> AsyncIterator[Self]:
         """A capture with an etcd of its own below ``directory``, inside the caller's event loop; for notebooks.
 
-        ``async with Capture.embedded("weir-data") as capture: await capture.changefeeds.create(...)``
+        ``async with Capture.embedded("weir-data") as capture: await capture.api.changefeeds.create(...)``
         """
         from capture.config import load_server_settings
         from capture.server import running
@@ -134,11 +134,11 @@ class Capture:
         client = await self._connect(self.settings)
         try:
             # who cannot move rows does not join: the first flush after a fail-over must not wait for a JVM
-            await self.works.start(client)
+            await self.data_plane.start(client)
             await self._live_on(client)
         finally:
             with anyio.CancelScope(shield=True):
-                await self.works.stop()
+                await self.data_plane.stop()
                 await client.close()
 
     async def _live_on(self, client: EtcdClient) -> None:

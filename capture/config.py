@@ -15,12 +15,11 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from capture.address import split_address
-from capture.cluster import DEFAULT_ADDRESS
+from capture.address import DEFAULT_ADDRESS, split_address
 from capture.errors import ConfigError
 from reactor.errors import InvalidIdError
 from reactor.ids import parse_cluster_id
-from reactor.records import ChangefeedConfig
+from reactor.records.changefeed import ChangefeedConfig
 
 M = TypeVar("M", bound=BaseModel)
 _ENV_PREFIX = "WEIR_"

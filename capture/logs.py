@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from capture.errors import ConfigError
-from capture.secrets import mask
+from capture.security.secrets import mask
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _LIBRARY_LEVEL_MIN = logging.WARNING

@@ -21,11 +21,11 @@ import structlog
 import uvicorn
 from anyio import to_thread
 
-from agent import memory
-from agent.java import find_java
+from agent.spark import memory
+from agent.spark.java import find_java
 from capture.address import join_address, split_address
-from capture.api import create_app
-from capture.cluster import Cluster
+from capture.api.http import create_app
+from capture.api.port import Cluster
 from capture.config import ServerSettings
 from capture.directory import locked
 from capture.embedded import EmbeddedEtcd

@@ -1,4 +1,4 @@
-"""The cluster's format, raised when every capture that is there knows a newer one (``reactor.formats``).
+"""The cluster's format, raised when every capture that is there knows a newer one (``reactor.records.formats``).
 
 A capture that joins writes the same key in the transaction that makes it a member, so none can join unseen. The capture
 code of v0.1.0 does not know that key; what it does compare when it starts is the mark of the log storage. From format 2
@@ -7,12 +7,13 @@ on that is stored in other words, and such a capture refuses to start.
 
 from collections.abc import Collection
 
-from reactor import formats, keys, patches
+from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
-from reactor.formats import ClusterFormat
 from reactor.ids import CaptureId
-from reactor.log_mark import marked
 from reactor.patches import Patch
+from reactor.records import formats
+from reactor.records.formats import ClusterFormat
+from reactor.records.log_mark import marked
 from reactor.state import ClusterState
 
 

@@ -7,7 +7,7 @@ An answer's ``error`` is empty when it was done, and otherwise one line; ``value
 from dataclasses import dataclass
 
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedConfig, Mode, RunningError, SealedUri
+from reactor.records.changefeed import ChangefeedConfig, Mode, RunningError, SealedUri
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Update:
     """Change what is not None, only while it stands; ``mode``: only when it has finished. ``target_ts`` 0: none.
     ``is_trial``: only say what would change.
 
-    Value: a tuple of ``owner.amendment.Difference``.
+    Value: a tuple of ``owner.feed.amendment.Difference``.
     """
 
     job_id: str
@@ -106,7 +106,7 @@ class MoveTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Repartition:
     """Split a table into ``spans`` spans of one size, or join it again (1). Done when it is written down; the table is
     cut as soon as the changefeed runs and its spans stand at one Ts. Value: how many spans it has now."""
 
@@ -140,7 +140,7 @@ class ResignOwner:
     job_id: str
 
 
-FeedJob = Query | Pause | Resume | Update | Rewind | Remove | HoldAt | Release | MoveTable | Cut | Rebalance
+FeedJob = Query | Pause | Resume | Update | Rewind | Remove | HoldAt | Release | MoveTable | Repartition | Rebalance
 Job = FeedJob | List | DrainCapture | ResignOwner
 
 
@@ -154,11 +154,11 @@ class UpstreamDropped:
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """``version``: the sink's own name for what readers see; ``recorded_ts``: the furthest span in it, 0 unknown."""
+    """``version``: the sink's own name for what readers see; ``committed_ts``: the furthest span in it, 0 unknown."""
 
     table: str
     version: str
-    recorded_ts: Ts
+    committed_ts: Ts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,7 @@ changefeed that one of them touched is ticked next time, from what has then been
 from collections import Counter
 from collections.abc import Sequence
 
-from owner import amendment, cluster_format, gc, jobs, views
-from owner.backoff import uniform_of
-from owner.changefeed import Changefeed, Site
+from owner import cluster_format, jobs, views
 from owner.errors import (
     BrokenRecordError,
     JobRefusedError,
@@ -18,16 +16,20 @@ from owner.errors import (
     UnknownCaptureError,
     UnknownChangefeedError,
 )
-from owner.run import Run, World
+from owner.feed import amendment, retention
+from owner.feed.backoff import uniform_of
+from owner.feed.changefeed import Changefeed, Site
+from owner.feed.run import Run
+from owner.progress.facts import World
+from owner.progress.units import SOURCE
 from owner.scheduler.coordinator import Coordinator
-from owner.scheduler.questions import Questions
+from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import OwnerSettings
-from owner.units import SOURCE
-from reactor import formats
 from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.errors import FormatError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
+from reactor.records import formats
 from reactor.state import ChangefeedState, ClusterState
 
 _FEED_JOBS = (
@@ -40,7 +42,7 @@ _FEED_JOBS = (
     jobs.HoldAt,
     jobs.Release,
     jobs.MoveTable,
-    jobs.Cut,
+    jobs.Repartition,
     jobs.Rebalance,
 )
 
@@ -85,7 +87,7 @@ class Owner:
         result = {}
         for id, feed in state.changefeeds.items():
             if feed.info is not None:
-                needed = gc.needed_ts([(SOURCE, feed.info, feed.status)])
+                needed = retention.needed_ts([(SOURCE, feed.info, feed.status)])
                 result.update({(id, source): ts for source, ts in needed.items()})
         return result
 
@@ -107,8 +109,8 @@ class Owner:
         effects: list[Effect] = []
         loads = Counter(capture for changefeed in self.changefeeds.values() for capture in _workers_of(changefeed))
         spans = sum(len(changefeed.run.coordinator.sets) for changefeed in self.changefeeds.values() if changefeed.run)
-        questions = Questions(self._settings.scheduler, spans=spans)
-        world = World(tuple(sorted(cluster_format.knowing(state))), loads, questions, state.format)
+        heartbeat_budget = HeartbeatBudget(self._settings.scheduler, spans=spans)
+        world = World(tuple(sorted(cluster_format.knowing(state))), loads, heartbeat_budget, state.format)
         for id in sorted(self.changefeeds):
             if id in touched:
                 effects.append(WakeAt(now))
@@ -221,7 +223,7 @@ class Owner:
                 return [Answer(job.job_id, value=held.ts if held else None)]
             case jobs.MoveTable():
                 return [self._move_table(job, changefeed)]
-            case jobs.Cut():
+            case jobs.Repartition():
                 effects, spans = changefeed.cut(feed, job, now)
                 return [*effects, Answer(job.job_id, value=spans)]
             case jobs.Rebalance():

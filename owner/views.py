@@ -6,19 +6,19 @@ Times are Unix seconds and lags are seconds; ``wall`` is Unix time as the asking
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from owner import blocking
-from owner.barrier import Limits
-from owner.changefeed import Changefeed
 from owner.errors import BrokenRecordError
-from owner.feed_state import is_running
-from owner.run import Facts, Run
+from owner.feed import blocking
+from owner.feed.changefeed import Changefeed
+from owner.feed.run import Run
+from owner.feed.state import is_running
+from owner.feed.workers import Stage
+from owner.progress.barrier import Limits
+from owner.progress.facts import Facts
+from owner.progress.units import SOURCE
 from owner.scheduler.replication import ReplicationSet
 from owner.scheduler.spans import even_spans
-from owner.units import SOURCE
-from owner.workers import Stage
-from reactor.held import HeldTable, HoldOrigin, HoldStage
 from reactor.ids import ChangefeedId, Ts
-from reactor.records import (
+from reactor.records.changefeed import (
     ChangefeedInfo,
     ChangefeedStatus,
     FeedState,
@@ -30,8 +30,9 @@ from reactor.records import (
     UnitRecord,
     UnitStage,
 )
+from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.sync_point import SyncPoint
 from reactor.state import ChangefeedState
-from reactor.sync_point import SyncPoint
 
 #: the state of spans that the sink does not have yet
 CUTTING = "cutting"

@@ -11,7 +11,7 @@ from typing import Any
 from reactor.ids import ChangefeedId, TableSpan, Ts
 from reactor.messages import Message
 from reactor.patches import PatchGroup
-from reactor.records import ChangefeedInfo, DdlRecord, TableRecord
+from reactor.records.changefeed import ChangefeedInfo, DdlRecord, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +114,5 @@ class Resign:
 
 
 Effect = Send | Commit | WakeAt | Log | Answer | DropUpstream | ReadSink | CutSink | ApplySchema | Resign
-#: carries out what the worker does not: also what a reactor asks beyond this set (``agent.processors``)
+#: carries out what the worker does not: also what a reactor asks beyond this set (``agent.control.processors``)
 Perform = Callable[[Any], None]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import anyio
 import structlog
 
-from reactor.client import Compare, EtcdClient, Put, Snapshot, Target
 from reactor.errors import CompactedError, EtcdError, NotOwnerError, OwnerNotFoundError
 from reactor.session import Session
+from reactor.store.port import Compare, EtcdClient, Put, Snapshot, Target
 
 _RESIGN_TIMEOUT_S = 5.0
 _RETRY_S = 0.2
@@ -72,7 +72,7 @@ class Election:
             raise
 
     async def resign(self) -> None:
-        """Step down, or withdraw the candidacy, with all the patience that a cancelled task may have: until then nobody
+        """Step down, or withdraw the candidacy, with all the deadline that a cancelled task may have: until then nobody
         else is elected. What does not succeed here does before this candidate stands again, or with its lease."""
         self._revision = 0
         with anyio.move_on_after(_RESIGN_TIMEOUT_S, shield=True):

@@ -13,7 +13,7 @@
 /weir/{cluster}/{namespace}/log/{changefeed}/{source}       LogHead
 /weir/{cluster}/{namespace}/ddl/{changefeed}/{ts}           DdlRecord
 /weir/{cluster}/{namespace}/sync-point/{changefeed}/{ts}    SyncPoint
-/weir/{cluster}/{namespace}/cut/{changefeed}/{table}        TableCut
+/weir/{cluster}/{namespace}/cut/{changefeed}/{table}        TablePartitioning
 /weir/{cluster}/{namespace}/held/{changefeed}/{table}       HeldTable
 """
 
@@ -179,7 +179,7 @@ class SyncPointKey:
 
 
 @dataclass(frozen=True, slots=True)
-class CutKey:
+class PartitioningKey:
     cluster: str
     namespace: str
     changefeed: ChangefeedId
@@ -215,7 +215,7 @@ Key = (
     | LogKey
     | DdlKey
     | SyncPointKey
-    | CutKey
+    | PartitioningKey
     | HeldKey
 )
 
@@ -259,7 +259,7 @@ def parse(text: str) -> Key:
         case ["", "weir", cluster, namespace, "sync-point", changefeed, ts] if _NUMBER.match(ts):
             return SyncPointKey(cluster, namespace, _feed(changefeed), int(ts))
         case ["", "weir", cluster, namespace, "cut", changefeed, table] if _NUMBER.match(table):
-            return CutKey(cluster, namespace, _feed(changefeed), int(table))
+            return PartitioningKey(cluster, namespace, _feed(changefeed), int(table))
         case ["", "weir", cluster, namespace, "held", changefeed, table] if _NUMBER.match(table):
             return HeldKey(cluster, namespace, _feed(changefeed), int(table))
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")

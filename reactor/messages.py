@@ -1,9 +1,10 @@
 """What captures say to each other: the scheduler's and the worker manager's orders, and their answers.
 
-Every message carries a ``Header``; the gate on the receiving side (``agent.gate``, ``owner.scheduler.coordinator``)
+Every message carries a ``Header``; the gate on the receiving side (``agent.control.gate``,
+``owner.scheduler.coordinator``)
 refuses what comes from an older owner, another run of the processor, or another epoch of the changefeed
 (tiflow 1.1.1, 1.1.2). Bodies are frozen dataclasses of plain values, and what comes by the thousand in them is named
-tuples, which are made three times as fast; ``capture.frames`` gives them their bytes.
+tuples, which are made three times as fast; ``capture.messaging.frames`` gives them their bytes.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple, TypeVar
 
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.records import RunningError, Unit
+from reactor.records.changefeed import RunningError, Unit
 
 T = TypeVar("T")
 

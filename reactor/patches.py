@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from reactor import keys
 from reactor.errors import ConflictError
-from reactor.record import Record
+from reactor.records.base import Record
 
 R = TypeVar("R", bound=Record)
 

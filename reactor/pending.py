@@ -14,9 +14,9 @@ Pure: the worker feeds in results and events, and performs the effects that come
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from reactor.client import Compare, Event, KeyValue
 from reactor.effects import Answer, Resign
 from reactor.errors import WeirError
+from reactor.store.port import Compare, Event, KeyValue
 from reactor.txn import Plan, Seen, Txn, plan
 
 

@@ -7,7 +7,7 @@ A capture that has left is shown for a grace period more, so that a short flap o
 from collections.abc import Mapping
 
 from reactor.ids import CaptureId
-from reactor.records import CaptureInfo
+from reactor.records.changefeed import CaptureInfo
 
 
 class Presence:

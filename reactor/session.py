@@ -15,8 +15,8 @@ from typing import TypeVar
 import anyio
 import structlog
 
-from reactor.client import EtcdClient
 from reactor.errors import EtcdError, LeaseExpiredError, SessionDoneError
+from reactor.store.port import EtcdClient
 
 T = TypeVar("T")
 

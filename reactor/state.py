@@ -12,16 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from reactor import formats, keys
-from reactor.client import Event, KeyValue, Snapshot
-from reactor.cuts import TableCut
+from reactor import keys
 from reactor.errors import InvalidKeyError, InvalidRecordError
-from reactor.formats import ClusterFormat
-from reactor.held import HeldTable
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.presence import Presence
-from reactor.record import Record
-from reactor.records import (
+from reactor.records import formats
+from reactor.records.base import Record
+from reactor.records.changefeed import (
     CaptureInfo,
     ChangefeedInfo,
     ChangefeedStatus,
@@ -30,8 +27,12 @@ from reactor.records import (
     TaskPosition,
     UnitRecord,
 )
-from reactor.sync_point import SyncPoint
-from reactor.upstream import UpstreamInfo
+from reactor.records.formats import ClusterFormat
+from reactor.records.held import HeldTable
+from reactor.records.partitioning import TablePartitioning
+from reactor.records.sync_point import SyncPoint
+from reactor.records.upstream import UpstreamInfo
+from reactor.store.port import Event, KeyValue, Snapshot
 
 R = TypeVar("R", bound=Record)
 K = TypeVar("K")
@@ -58,7 +59,7 @@ class ChangefeedState:
     ddl: dict[int, DdlRecord] = field(default_factory=dict)
     sync_points: dict[int, SyncPoint] = field(default_factory=dict)
     #: by table id
-    cuts: dict[int, TableCut] = field(default_factory=dict)
+    cuts: dict[int, TablePartitioning] = field(default_factory=dict)
     #: by table id
     held: dict[int, HeldTable] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class ClusterState:
         self.upstreams: dict[str, UpstreamInfo] = {}
         #: key → why its value cannot be read, over the whole cluster
         self.broken: dict[str, str] = {}
-        #: which shapes of stored values the cluster uses (``reactor.formats``)
+        #: which shapes of stored values the cluster uses (``reactor.records.formats``)
         self.format = formats.FIRST
         self.ignored_count = 0
         #: captures present in this tick, and how that differs from the tick before
@@ -192,8 +193,8 @@ class ClusterState:
                 _store_record(feed.ddl, key.ts, DdlRecord, text, value, ts=key.ts)
             case keys.SyncPointKey():
                 _store_record(feed.sync_points, key.ts, SyncPoint, text, value, ts=key.ts)
-            case keys.CutKey():
-                _store_record(feed.cuts, key.table_id, TableCut, text, value, table_id=key.table_id)
+            case keys.PartitioningKey():
+                _store_record(feed.cuts, key.table_id, TablePartitioning, text, value, table_id=key.table_id)
             case keys.HeldKey():
                 _store_record(feed.held, key.table_id, HeldTable, text, value, table_id=key.table_id)
 
@@ -232,7 +233,7 @@ _ChangefeedKey = (
     | keys.LogKey
     | keys.DdlKey
     | keys.SyncPointKey
-    | keys.CutKey
+    | keys.PartitioningKey
     | keys.HeldKey
 )
 _OF_CHANGEFEED = (
@@ -243,7 +244,7 @@ _OF_CHANGEFEED = (
     keys.LogKey,
     keys.DdlKey,
     keys.SyncPointKey,
-    keys.CutKey,
+    keys.PartitioningKey,
     keys.HeldKey,
 )
 

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from reactor.client import Compare, Delete, Event, KeyValue, Operation, Put, Target
 from reactor.errors import ConflictError, IgnorePatchError, PatchFailedError, TxnTooLargeError, WeirError
 from reactor.patches import Patch, PatchGroup
+from reactor.store.port import Compare, Delete, Event, KeyValue, Operation, Put, Target
 
 #: etcd's own default limits on one transaction (--max-txn-ops; --max-request-bytes with room for the envelope).
 OPERATIONS_MAX = 128

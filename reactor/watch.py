@@ -7,7 +7,7 @@ Pure: the worker pushes what the watch brings, and drains it into the state when
 
 import itertools
 
-from reactor.client import Event, WatchBatch
+from reactor.store.port import Event, WatchBatch
 
 
 class WatchCursor:

@@ -26,7 +26,6 @@ import anyio.lowlevel
 import structlog
 
 from reactor import failpoints, keys
-from reactor.client import Compare, EtcdClient, TxnResult, WatchBatch
 from reactor.effects import Answer, Commit, Perform, Resign, WakeAt
 from reactor.errors import (
     ConflictError,
@@ -42,6 +41,7 @@ from reactor.pending import Pending
 from reactor.protocol import Reactor
 from reactor.session import Session
 from reactor.state import ClusterState
+from reactor.store.port import Compare, EtcdClient, TxnResult, WatchBatch
 from reactor.txn import Plan, Seen
 from reactor.watch import WatchCursor
 

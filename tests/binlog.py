@@ -11,9 +11,9 @@ from uuid import UUID
 
 import zstandard
 
-from agent.sources.mysql import wire
-from agent.sources.mysql.connection import Connection
-from agent.sources.mysql.uri import Target
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.server.connection import Connection
+from agent.sources.mysql.server.uri import Target
 
 TARGET = Target(host="db.example", port=3306, user="weir")
 SOURCE = UUID("3e11fa47-71ca-11e1-9e33-c80aa9429562")

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import zstandard
 
-from agent.sources.mysql import wire
+from agent.sources.mysql.decode import wire
 
 MAGIC: Final = b"\xfebin"
 TIME: Final = 1_700_000_000

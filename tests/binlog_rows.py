@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from agent.schema import LOG_BATCH, TableSchema
-from agent.sources.mysql import wire
-from agent.sources.mysql.binlog_file import open_binlog
-from agent.sources.mysql.table_map import TableMap, parse_table_map
+from agent.rows.schema import LOG_BATCH, TableSchema
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
+from agent.sources.mysql.inspect.file import open_binlog
 from capture.embedded.mariadb import EmbeddedMariaDB
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.spark import SparkExecutor
+from agent.spark.executor import SparkExecutor
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql

@@ -1,10 +1,10 @@
 """An etcd in memory whose cluster uses the newest format, as every cluster does once its captures have joined."""
 
-from reactor import formats
-from reactor.client import Put
-from reactor.formats import ClusterFormat
 from reactor.keys import FormatKey
-from reactor.memory import MemoryEtcd
+from reactor.records import formats
+from reactor.records.formats import ClusterFormat
+from reactor.store.memory import MemoryEtcd
+from reactor.store.port import Put
 
 
 def newest_etcd(cluster: str = "c") -> MemoryEtcd:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import psycopg
 import pyarrow as pa
 
-from agent.schema import TableSchema
-from agent.sources.postgres.catalog import read_schemas
-from agent.sources.postgres.connection import connect
+from agent.rows.schema import TableSchema
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
 
 UNCHANGED = "unchanged"
 #: NULL, UNCHANGED, or (is_binary, bytes)

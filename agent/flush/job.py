@@ -11,16 +11,17 @@ from time import monotonic, time
 
 import structlog
 
+from agent.control.runtime import Flushed, FlushLimits, SpanFlushed, SpanPosition
+from agent.deadline import Deadline
 from agent.flush.plan import FlushPlan, Order, Weights, group_tasks, plan_flush
 from agent.flush.task import run_flushes
 from agent.log.reader import LogReader
-from agent.parts import Flushed, FlushLimits, SpanFlushed, SpanPosition
-from agent.patience import Patience
-from agent.ports import Executor, FlushResult, Sink
+from agent.ports.executor import Executor
+from agent.ports.sink import FlushResult, Sink
 from reactor import failpoints
 from reactor.failpoints import Point
 from reactor.ids import TableSpan, Ts
-from reactor.records import NO_FILTER, FilterConfig, LogHead, RunningError, SinkMode
+from reactor.records.changefeed import NO_FILTER, FilterConfig, LogHead, RunningError, SinkMode
 
 _log = structlog.get_logger()
 
@@ -46,10 +47,10 @@ def flush(
     positions: Sequence[SpanPosition],
     limits: FlushLimits,
     *,
-    patience: Patience | None = None,
+    deadline: Deadline | None = None,
     at_once: int | None = None,
 ) -> Flushed:
-    """Move ``positions`` towards their targets; blocking. ``patience``, ``at_once``: see ``ports.Executor``.
+    """Move ``positions`` towards their targets; blocking. ``deadline``, ``at_once``: see ``ports.Executor``.
 
     :raises LogError: the log does not hold what the spans need.
     :raises JobError: the job failed as a whole.
@@ -62,7 +63,7 @@ def flush(
         name = f"flush {context.changefeed}: {', '.join(tables)}"
         groups = group_tasks(plan.tasks)
         planned = monotonic()
-        written = context.executor.map(run_flushes, groups, description=name, patience=patience, at_once=at_once)
+        written = context.executor.map(run_flushes, groups, description=name, deadline=deadline, at_once=at_once)
         failpoints.reach(Point.FLUSH_BEFORE_COMMIT)
         ran = monotonic()
         tasks = [task for group in groups for task in group]
@@ -74,7 +75,7 @@ def flush(
 
 
 def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: FlushLimits) -> FlushPlan:
-    from_ts = min((item.recorded_ts for item in positions), default=Ts(0))
+    from_ts = min((item.committed_ts for item in positions), default=Ts(0))
     to_ts = max((limits.target(item.table.table_id) for item in positions), default=Ts(0))
     known_ts = min((item.checkpoint_ts for item in positions), default=to_ts)
     if to_ts <= known_ts:
@@ -107,7 +108,7 @@ def _outcome(position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], 
         )
         return SpanFlushed(position, error=error)
     is_recorded = any(result.committed for result in results)
-    moved = replace(position, checkpoint_ts=to_ts, recorded_ts=to_ts if is_recorded else position.recorded_ts)
+    moved = replace(position, checkpoint_ts=to_ts, committed_ts=to_ts if is_recorded else position.committed_ts)
     newest = max((result.commit_time for result in results), default=0.0)
     commit_time = head.resolved_time if to_ts == head.resolved_ts else newest
     return SpanFlushed(moved, commit_time, sum(result.rows for result in results))

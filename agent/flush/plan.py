@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from agent.parts import FlushLimits, SpanPosition
-from agent.ports import FlushTask, SegmentRef
+from agent.control.runtime import FlushLimits, SpanPosition
+from agent.ports.sink import FlushTask
+from agent.rows.batches import SegmentRef
 from reactor.ids import Ts
-from reactor.records import NO_FILTER, FilterConfig, SinkMode
+from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode
 
 #: light tasks go together in groups of about so many or so heavy, but in no fewer groups than keep some cores busy
 _GROUPS_MIN = 4
@@ -89,7 +90,7 @@ def plan_flush(
         is_behind |= to_ts < wanted
         targets.append((position, to_ts))
         made = _tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, order, weights)
-        change = limits.change_since(position.table.table_id, position.recorded_ts) if made else ""
+        change = limits.change_since(position.table.table_id, position.committed_ts) if made else ""
         tasks.extend(replace(task, change=change) if change else task for task in made)
     return FlushPlan(tuple(tasks), tuple(targets), is_behind)
 
@@ -127,7 +128,7 @@ def _weight(task: FlushTask) -> int:
 
 def _ahead(position: SpanPosition, segments: Sequence[SegmentRef], target: Ts) -> list[SegmentRef]:
     """The segments that hold something of the span's table between its record and its target."""
-    table_id, recorded = position.table.table_id, position.recorded_ts
+    table_id, recorded = position.table.table_id, position.committed_ts
     return [
         item for item in segments if table_id in item.tables and item.last_ts > recorded and item.first_ts <= target
     ]
@@ -143,7 +144,7 @@ def _weight_max(position: SpanPosition, order: Order, weights: Weights) -> int:
 
 def _reachable(position: SpanPosition, ahead: Sequence[SegmentRef], target: Ts, weight_max: int) -> Ts:
     """The target, or the last segment boundary before it that the weight allows; always further than the span is."""
-    least = max(position.checkpoint_ts + 1, position.recorded_ts + 1, position.table.consistent_ts)
+    least = max(position.checkpoint_ts + 1, position.committed_ts + 1, position.table.consistent_ts)
     weight, reached = 0, Ts(0)
     for item in ahead:
         if weight and weight + item.bytes > weight_max and reached >= least:
@@ -169,7 +170,7 @@ def _tasks(
             sink_mode=order.sink_mode,
             log_uri=order.log_uri,
             segments=part,
-            from_ts=position.recorded_ts,
+            from_ts=position.committed_ts,
             to_ts=to_ts,
             part=number,
             parts=len(parts),

@@ -12,19 +12,20 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from agent import event_filter
-from agent.conform import conform
 from agent.errors import RowMovedError
+from agent.filter import events
 from agent.log import segment
-from agent.ports import Changes, FlushResult, FlushTask
-from agent.schema import TableSchema
+from agent.ports.sink import FlushResult, FlushTask
+from agent.rows.changes import Changes
+from agent.rows.schema import TableSchema
+from agent.rows.spans import incomplete_moves, keep_span
+from agent.schema_changes.conform import conform
 from agent.sinks import open_sink
-from agent.sources.dialects import decode
-from agent.span_rows import incomplete_moves, keep_span
+from agent.sources.registry import decode
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 
 _TABLES_AT_ONCE = 4
 _JOINED_BYTES = 1 << 20
@@ -82,7 +83,7 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
     :raises DecodeError: events are not what their schema says.
     :raises FilterError: an expression does not fit the table as it has become.
     """
-    rules = event_filter.rules_for(task.filter, task.table.schema_name, task.table.name)
+    rules = events.rules_for(task.filter, task.table.schema_name, task.table.name)
     for schema, batch, clock in _joined(_batches(task)):
         changes = clock.told(decode(schema, batch, task.table.key))
         if task.change:
@@ -148,7 +149,7 @@ def _as_one(waiting: Sequence[_Batch]) -> _Batch:
 
 
 def _refuse_incomplete_moves(changes: Changes, task: FlushTask) -> None:
-    """Whether or not the row concerns this span: see ``agent.span_rows``."""
+    """Whether or not the row concerns this span: see ``agent.rows.spans``."""
     if task.span.is_whole_table or task.sink_mode is not SinkMode.UPSERT:
         return
     (at,) = np.nonzero(incomplete_moves(changes, key=task.table.key))

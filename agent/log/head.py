@@ -16,13 +16,13 @@ import anyio
 import structlog
 
 from agent.errors import HoldTooEarlyError, LogFencedError
-from agent.ports import SegmentRef
-from reactor.client import Compare, EtcdClient, Put, Target
+from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdError
-from reactor.formats import ClusterFormat, Feature
 from reactor.ids import CaptureId, Ts
 from reactor.keys import DdlKey, FormatKey, LogKey, ddl_prefix
-from reactor.records import DdlRecord, Era, LogHead, TableChange
+from reactor.records.changefeed import DdlRecord, Era, LogHead, TableChange
+from reactor.records.formats import ClusterFormat, Feature
+from reactor.store.port import Compare, EtcdClient, Put, Target
 
 #: schema changes that go into one transaction with the head; etcd takes 128 operations by default
 _DDL_MAX = 64

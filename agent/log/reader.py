@@ -12,9 +12,9 @@ from agent.log import segment
 from agent.log.head import epoch_of
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
-from agent.ports import SegmentRef
+from agent.rows.batches import SegmentRef
 from reactor.ids import Ts
-from reactor.records import Era, LogHead
+from reactor.records.changefeed import Era, LogHead
 
 
 class LogReader:

@@ -5,7 +5,7 @@ the two leaves files that are no part of the log, which the next round finds as 
 replaced writers left behind: segments of an epoch that their number no longer belongs to.
 
 What only held tables need stays up to a bound of age and of bytes; past it the oldest goes, and with it the position of
-whoever needs it (``owner.held``).
+whoever needs it (``owner.feed.held``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from agent.log.head import LogWriter, epoch_of
 from agent.log.segment import SegmentName
 from agent.log.storage import Entry, LogDirectory, finished_name
 from reactor.ids import MAX_TS, Ts
-from reactor.records import LogHead
+from reactor.records.changefeed import LogHead
 
 
 @dataclass(frozen=True, slots=True)

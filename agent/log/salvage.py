@@ -13,7 +13,7 @@ import pyarrow as pa
 from agent.errors import LogError
 from agent.log.segment import BATCHES, COMMIT_TIME, SCHEMA
 from agent.log.storage import open_input
-from agent.schema import LOG_BATCH, TableSchema
+from agent.rows.schema import LOG_BATCH, TableSchema
 
 #: before the first message: the file's magic, and two bytes that fill up to eight
 _HEAD_BYTES: Final = 8

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from agent.errors import LogError
 from agent.log.storage import LogDirectory, open_input
-from agent.ports import SegmentRef, TableBatch
-from agent.schema import LOG_BATCH, TableSchema
+from agent.rows.batches import SegmentRef, TableBatch
+from agent.rows.schema import LOG_BATCH, TableSchema
 from reactor.ids import Ts
 
 SCHEMA = b"weir.schema"

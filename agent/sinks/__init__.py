@@ -4,14 +4,14 @@ import importlib
 from typing import Protocol, cast
 
 from agent.errors import SinkUriError
-from agent.ports import Sink
+from agent.ports.sink import Sink
 from agent.sinks.uri import SinkUri, parse_sink_uri
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 
 #: scheme → module and class; imported when asked for, so that nobody pays for a sink they do not use
 _SINKS = {
-    "delta+file": ("agent.sinks.delta", "DeltaSink"),
-    "delta+s3": ("agent.sinks.delta", "DeltaSink"),
+    "delta+file": ("agent.sinks.delta.sink", "DeltaSink"),
+    "delta+s3": ("agent.sinks.delta.sink", "DeltaSink"),
     "blackhole": ("agent.sinks.blackhole", "BlackholeSink"),
 }
 

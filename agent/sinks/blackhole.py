@@ -1,6 +1,6 @@
 """A sink that counts changes and drops them: for measuring everything in front of a sink.
 
-It records nothing, so ``recorded_ts`` is None ("no record": the span's checkpoint in etcd is all there is), any
+It records nothing, so ``committed_ts`` is None ("no record": the span's checkpoint in etcd is all there is), any
 ``from_ts`` is accepted, and a change that is delivered twice is dropped twice.
 """
 
@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from agent.ddl import SchemaChange
 from agent.errors import SinkUriError
-from agent.ports import Changes, FlushResult, FlushTask, SpanCut, StagedFile, Standing
-from agent.schema import TableSchema
+from agent.ports.sink import FlushResult, FlushTask, SpanRepartition, StagedFile, Visible
+from agent.rows.changes import Changes
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import SchemaChange
 from agent.sinks.uri import SinkUri
 from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode, TableRecord
 
 
 class BlackholeSink:
@@ -33,13 +34,13 @@ class BlackholeSink:
     def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
         return {}
 
-    def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
+    def committed_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         return None
 
-    def standing(self, table: TableRecord, spans: Sequence[TableSpan]) -> Standing:
-        return Standing("", Ts(0))
+    def visible(self, table: TableRecord, spans: Sequence[TableSpan]) -> Visible:
+        return Visible("", Ts(0))
 
-    def cut(self, table: TableRecord, order: SpanCut) -> Ts:
+    def cut(self, table: TableRecord, order: SpanRepartition) -> Ts:
         return order.ts
 
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:

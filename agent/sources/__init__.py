@@ -5,7 +5,7 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from agent.errors import SourceConfigError, SourceError
-from agent.sources.source import Position, Scope, Source
+from agent.ports.source import Position, Scope, Source
 
 #: scheme → module and class; imported when asked for, so that nobody pays for a source they do not use
 _SOURCES = {
@@ -41,12 +41,12 @@ def place_name(uri: str, log: Position) -> str:
     if not log.ts:
         return ""
     if urlsplit(uri).scheme in ("mysql", "mariadb"):
-        from agent.sources.mysql.positions import SourcePosition
+        from agent.sources.mysql.position.positions import SourcePosition
 
         try:
             return str(SourcePosition.from_json(log.text).needed)
         except SourceError:
             return ""  # whoever has to go on there says what is wrong with it
-    from agent.sources.postgres.lsn import format_lsn
+    from agent.sources.postgres.server.lsn import format_lsn
 
     return format_lsn(log.ts)

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from agent.errors import SourceUnreachableError
-from agent.sources.dumping import DoneChunk, DoneChunks, DumpOrder, DumpSession, TablePlan
+from agent.ports.snapshot import DoneChunk, DoneChunks, DumpOrder, DumpSession, TablePlan
 from agent.units.manifest import Manifest
 from reactor import failpoints
 from reactor.errors import WeirError

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import anyio
 import anyio.to_thread
 
-from agent.ports import Executor
-from agent.sources.dumping import DoneChunks, DumpOrder, Plan, is_complete
-from agent.sources.source import Dumper, Position
+from agent.ports.executor import Executor
+from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, is_complete
+from agent.ports.source import Dumper, Position
 from agent.units.chunk_run import ChunkRun
 from agent.units.manifest import Manifest
 from reactor.errors import WeirError
-from reactor.records import TableRecord
+from reactor.records.changefeed import TableRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from functools import partial
 import structlog
 from anyio import CapacityLimiter, to_thread
 
-from agent.event_filter import rules_for
-from agent.ports import Sink, StagedFile
-from agent.schema import TableSchema
-from agent.sources.dialects import arrow_schema
+from agent.filter.events import rules_for
+from agent.ports.sink import Sink, StagedFile
+from agent.rows.schema import TableSchema
+from agent.sources.registry import arrow_schema
 from agent.units.manifest import read_manifest
 from reactor import failpoints
 from reactor.failpoints import Point
-from reactor.records import NO_FILTER, FilterConfig, TableRecord
+from reactor.records.changefeed import NO_FILTER, FilterConfig, TableRecord
 
 _log = structlog.get_logger()
 

@@ -18,14 +18,14 @@ from typing import Any, BinaryIO, Final, Self
 
 from agent.errors import LogError
 from agent.log.storage import LogDirectory, open_input
-from agent.ports import StagedFile
-from agent.schema import TableSchema
-from agent.sources.dialects import read_chunks
-from agent.sources.dumping import DoneChunk, DoneChunks, Plan, TablePlan
+from agent.ports.sink import StagedFile
+from agent.ports.snapshot import DoneChunk, DoneChunks, Plan, TablePlan
+from agent.rows.schema import TableSchema
+from agent.sources.registry import read_chunks
 from reactor.ids import Ts
-from reactor.records import TableRecord
+from reactor.records.changefeed import TableRecord
 
-# ten digits, and more once etcd has come to revision 100,000 (see ``owner.workers.first_epoch``)
+# ten digits, and more once etcd has come to revision 100,000 (see ``owner.feed.workers.first_epoch``)
 _PLAN: Final = re.compile(r"^plan-(\d{10,})\.json$")
 _BEGUN: Final = re.compile(r"^begun-(\d{10,})\.json$")
 _DONE: Final = re.compile(r"^done-(\d{10,})-(\d{6,})\.jsonl$")

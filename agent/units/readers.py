@@ -9,8 +9,8 @@ whom nobody meets who still cleans up after the first one.
 from hashlib import blake2b
 from typing import Final
 
-from reactor.client import Compare, Delete, EtcdClient, Put, Target
 from reactor.keys import ReaderKey
+from reactor.store.port import Compare, Delete, EtcdClient, Put, Target
 
 #: far from the small numbers that people give their servers
 _FIRST: Final = 1 << 30

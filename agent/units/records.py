@@ -5,10 +5,10 @@ import structlog
 
 from agent.errors import UnitFencedError
 from agent.log.head import still_holds
-from reactor.client import Compare, EtcdClient, Put, Target
 from reactor.errors import EtcdError
 from reactor.keys import UnitKey
-from reactor.records import Unit, UnitRecord
+from reactor.records.changefeed import Unit, UnitRecord
+from reactor.store.port import Compare, EtcdClient, Put, Target
 
 _RETRY_S = 0.2
 _RETRY_MAX_S = 5.0

@@ -1,7 +1,8 @@
 """The sync unit: the only reader of its source. It moves the replication stream into the change log, for ever.
 
 A *session* is one connection: the source checks that it can go on exactly where the log stands and opens the stream,
-one thread reads it (``intake``), and what was cut is written and made part of the log here. A session that ends for a
+one thread reads it (``stream_reader``), and what was cut is written and made part of the log here. A session that
+ends for a
 reason that may pass is followed by another, under a new epoch of the log, from the log's resolved Ts. Whoever finds
 that another writer has taken the log over stops; so does a unit whose position is no longer on the server.
 
@@ -25,15 +26,15 @@ from agent.log.head import LogWriter
 from agent.log.retention import Needs
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
-from agent.ports import SegmentRef
+from agent.ports.source import OpenStream, Position, StreamRestart, Streams
+from agent.rows.arena import ArenaPool, LogChunk
+from agent.rows.batches import SegmentRef
 from agent.settings import SyncSettings
-from agent.sources.arena import ArenaPool, Cut
-from agent.sources.source import OpenStream, Position, StreamRestart, Streams
-from agent.units.intake import Intake
+from agent.units.stream_reader import StreamReader
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
-from reactor.records import DdlRecord, LogHead
+from reactor.records.changefeed import DdlRecord, LogHead
 
 _log = structlog.get_logger()
 
@@ -148,8 +149,8 @@ class SyncUnit:
     async def _read(self, opened: OpenStream, pool: ArenaPool) -> None:
         settings, head = self._settings, self._writer.head
         # never full: every cut but one without events holds an arena, and such a one is alone on its way
-        send, receive = anyio.create_memory_object_stream[Cut](settings.arenas + 1)
-        intake = Intake(
+        send, receive = anyio.create_memory_object_stream[LogChunk](settings.arenas + 1)
+        stream_reader = StreamReader(
             opened.stream,
             pool,
             durable_ts=head.resolved_ts,
@@ -160,11 +161,11 @@ class SyncUnit:
         self._is_connected = True
         failures: list[Exception] = []
         async with send, anyio.create_task_group() as group:
-            group.start_soon(self._append_all, receive, intake, pool, opened, failures)
+            group.start_soon(self._append_all, receive, stream_reader, pool, opened, failures)
             # what is cut when reading ends still goes into the log: the error comes after it
             try:
                 # a limiter of its own: it holds its thread for as long as the session lasts
-                await anyio.to_thread.run_sync(intake.run, limiter=anyio.CapacityLimiter(1))
+                await anyio.to_thread.run_sync(stream_reader.run, limiter=anyio.CapacityLimiter(1))
             except (WeirError, StreamRestart) as error:
                 failures.append(error)
             except anyio.BrokenResourceError:
@@ -176,8 +177,8 @@ class SyncUnit:
 
     async def _append_all(
         self,
-        receive: MemoryObjectReceiveStream[Cut],
-        intake: Intake,
+        receive: MemoryObjectReceiveStream[LogChunk],
+        stream_reader: StreamReader,
         pool: ArenaPool,
         opened: OpenStream,
         failures: list[Exception],
@@ -187,7 +188,7 @@ class SyncUnit:
                 async for cut in receive:
                     await self._append(cut, pool)
                     failpoints.reach(Point.SYNC_MOVED)
-                    intake.settled(self._writer.head.resolved_ts)
+                    stream_reader.settled(self._writer.head.resolved_ts)
                     self._failure = None
                     await self._remove_old()
                     await self._check_source()
@@ -195,10 +196,10 @@ class SyncUnit:
             # it is the reason why reading ends, not the other way round
             failures.insert(0, error)
         finally:
-            intake.stop()
+            stream_reader.stop()
             opened.abort()
 
-    async def _append(self, cut: Cut, pool: ArenaPool) -> None:
+    async def _append(self, cut: LogChunk, pool: ArenaPool) -> None:
         """What has changed of the tables goes with the head that passes it, if it did not go ahead of it already."""
         known = {record.ts for record in self._ddl} if cut.ddl else ()
         ddl = [record for record in cut.ddl if record.ts not in known]
@@ -210,7 +211,7 @@ class SyncUnit:
             self._ddl.append(record)
             _log.info("the schema has changed", ts=record.ts, changes=[change.kind.value for change in record.changes])
 
-    async def _append_segment(self, cut: Cut, pool: ArenaPool, ddl: list[DdlRecord]) -> None:
+    async def _append_segment(self, cut: LogChunk, pool: ArenaPool, ddl: list[DdlRecord]) -> None:
         written = await anyio.to_thread.run_sync(self._write, cut, pool)
         failpoints.reach(Point.SYNC_WRITTEN)
         await self._writer.append(
@@ -220,7 +221,7 @@ class SyncUnit:
         self._rows += cut.rows
         self._bytes += written.bytes
 
-    def _write(self, cut: Cut, pool: ArenaPool) -> SegmentRef:
+    def _write(self, cut: LogChunk, pool: ArenaPool) -> SegmentRef:
         head = self._writer.head
         batches = cut.batches()
         assert cut.arena is not None

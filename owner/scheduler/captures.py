@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from owner.scheduler.answers import Answers
-from owner.scheduler.questions import Questions
+from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import SchedulerSettings
 from reactor.ids import CaptureId, TableSpan
 from reactor.messages import Barrier, Heartbeat, HeartbeatResponse, Liveness, SpanStatus, in_parts
@@ -131,14 +131,14 @@ class CaptureManager:
         return {capture: tuple(statuses.values()) for capture, statuses in initial.items()}
 
     def heartbeats(
-        self, held: Held, barrier: Barrier, now: float, *, drain: CaptureId | None, questions: Questions
+        self, held: Held, barrier: Barrier, now: float, *, drain: CaptureId | None, heartbeat_budget: HeartbeatBudget
     ) -> list[tuple[CaptureId, str, Heartbeat]]:
         """Those that are due at ``now`` with the processor epoch to put on them; a changed barrier makes all due.
 
         An empty epoch asks for a full answer. ``held``: what each capture should have.
         """
         is_urgent, self._barrier_told = barrier != self._barrier_told, barrier
-        full = self._due_fully(held, questions, now)
+        full = self._due_fully(held, heartbeat_budget, now)
         due: list[tuple[CaptureId, str, Heartbeat]] = []
         for capture in self.captures.values():
             is_full = capture.id in full
@@ -161,7 +161,7 @@ class CaptureManager:
         times = [capture.heartbeat_at + self._settings.heartbeat_s for capture in self.captures.values()]
         return min(times, default=float("inf"))
 
-    def _due_fully(self, held: Held, questions: Questions, now: float) -> set[CaptureId]:
+    def _due_fully(self, held: Held, heartbeat_budget: HeartbeatBudget, now: float) -> set[CaptureId]:
         """Who is asked for everything now: whoever was not asked for the longest time, as many as a round can take.
 
         A capture whose run is not known yet is asked whenever it gets a heartbeat: it has told nothing so far.
@@ -172,8 +172,8 @@ class CaptureManager:
             if not capture.epoch:
                 if now - capture.heartbeat_at >= self._settings.heartbeat_s:
                     due.add(capture.id)
-            elif now - capture.full_heartbeat_at >= questions.interval_s:
-                if questions.take(len(held(capture.id))):
+            elif now - capture.full_heartbeat_at >= heartbeat_budget.interval_s:
+                if heartbeat_budget.take(len(held(capture.id))):
                     due.add(capture.id)
                 else:
                     self._is_full_late = True

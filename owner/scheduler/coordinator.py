@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from owner.scheduler.captures import CaptureManager
+from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.scheduler.inflight import Inflight
 from owner.scheduler.lowest import Lowest
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
-from owner.scheduler.questions import Questions
 from owner.scheduler.replication import Order, ReplicationSet
-from owner.scheduler.roster import Roster
+from owner.scheduler.span_index import SpanIndex
 from owner.scheduler.spans import Cuts, refuse_overlap, spans_of, wanted_spans
 from owner.scheduler.tasks import Burst, Task
 from owner.scheduler.view import View
@@ -70,7 +70,7 @@ class Coordinator:
     def __init__(self, identity: Identity, settings: SchedulerSettings) -> None:
         self.identity = identity
         self.captures = CaptureManager(settings)
-        self.roster = Roster()
+        self.span_index = SpanIndex()
         self.inflight = Inflight(settings.max_task_concurrency)
         self.drain_target: CaptureId | None = None
         self._settings = settings
@@ -99,7 +99,7 @@ class Coordinator:
         cuts: Cuts = _NO_CUTS,
         floor_ts: Ts = _NO_FLOOR,
         stragglers: Mapping[int, Ts] = _NO_STRAGGLERS,
-        questions: Questions | None = None,
+        heartbeat_budget: HeartbeatBudget | None = None,
     ) -> list[Send]:
         """One round. ``tables``: id → where its spans start if nobody knows better; None while they are not known.
 
@@ -118,12 +118,12 @@ class Coordinator:
         orders += self._start_from_first_answers()
         if self.captures.is_initialized and tables is not None and self._has_news(now):
             orders += self._schedule(now)
-        questions = questions or Questions(self._settings, spans=len(self.sets))
-        return self._dispatches(orders) + self._heartbeats(barrier, questions, now)
+        heartbeat_budget = heartbeat_budget or HeartbeatBudget(self._settings, spans=len(self.sets))
+        return self._dispatches(orders) + self._heartbeats(barrier, heartbeat_budget, now)
 
     def move_table(self, table_id: int, capture: CaptureId) -> int:
         """Ask for all spans of a table on ``capture``; how many there are."""
-        spans = [span for span in self.roster.sets if span.table_id == table_id]
+        spans = [span for span in self.span_index.sets if span.table_id == table_id]
         self._wishes.update(dict.fromkeys(spans, capture))
         return len(spans)
 
@@ -137,17 +137,17 @@ class Coordinator:
         is_possible = len(self.captures.captures) > 1 and capture != self.identity.capture
         if is_possible and self.drain_target is None and self._is_draining(capture):
             self.drain_target = capture
-        return len(self.roster.held_by(capture))
+        return len(self.span_index.held_by(capture))
 
     @property
     def sets(self) -> Mapping[TableSpan, ReplicationSet]:
         """Every span that is known."""
-        return self.roster.sets
+        return self.span_index.sets
 
     @property
     def lowest(self) -> Lowest | None:
         """How far the slowest span of the tables is; None while of one of them that is not known."""
-        return self.roster.lowest if self.roster.is_whole and not self._is_cut_anew() else None
+        return self.span_index.lowest if self.span_index.is_whole and not self._is_cut_anew() else None
 
     @property
     def rows_flushed(self) -> int:
@@ -190,27 +190,29 @@ class Coordinator:
         if not self.captures.is_initialized:
             return []
         return [
-            order for status in self.roster.note(capture, statuses) for order in self._handle_status(capture, status)
+            order
+            for status in self.span_index.note(capture, statuses)
+            for order in self._handle_status(capture, status)
         ]
 
     def _handle_status(self, capture: CaptureId, status: SpanStatus) -> list[Order]:
-        replication = self.roster.sets.get(status.span)
+        replication = self.span_index.sets.get(status.span)
         if replication is None:
             return [Order(capture, RemoveSpan(status.span))] if status.state in _STRAY else []
         # a leaving capture takes no new spans: repeating the order would be repeating it for ever
         if status.state is SpanState.ABSENT and self.captures.is_stopping(capture):
-            return self.roster.change(replication, partial(replication.handle_capture_gone, capture))
-        return self.roster.change(replication, partial(replication.handle_status, capture, status))
+            return self.span_index.change(replication, partial(replication.handle_capture_gone, capture))
+        return self.span_index.change(replication, partial(replication.handle_status, capture, status))
 
     def _handle_lost(self) -> list[Order]:
         """Captures that are gone write no more: their spans go on elsewhere."""
         orders: list[Order] = []
         for capture in self.captures.take_lost():
-            affected = list(self.roster.held_by(capture))
+            affected = list(self.span_index.held_by(capture))
             self.inflight.drop(affected)
             for span in affected:
-                replication = self.roster.sets[span]
-                orders += self.roster.change(replication, partial(replication.handle_capture_gone, capture))
+                replication = self.span_index.sets[span]
+                orders += self.span_index.change(replication, partial(replication.handle_capture_gone, capture))
         return orders
 
     def _start_from_first_answers(self) -> list[Order]:
@@ -225,7 +227,7 @@ class Coordinator:
                 by_span.setdefault(status.span, {})[capture] = status
         for span, reported in sorted(by_span.items()):
             if span in spans_of(span.table_id, self._cuts):
-                self.roster.add(ReplicationSet.rebuild(span, self._start_of(span), reported))
+                self.span_index.add(ReplicationSet.rebuild(span, self._start_of(span), reported))
             else:
                 orders += [Order(c, RemoveSpan(span)) for c, at in sorted(reported.items()) if at.state in _STRAY]
         return orders
@@ -234,7 +236,7 @@ class Coordinator:
         """Something that a policy looks at has changed; with many spans, most rounds bring only checkpoints."""
         seen = self.captures.statuses()
         has_wishes = bool(self._wishes or self._wants_rebalance or self.drain_target)
-        is_moving = not self.roster.is_settled or bool(self.inflight.running)
+        is_moving = not self.span_index.is_settled or bool(self.inflight.running)
         has_news = is_moving or has_wishes or seen != self._seen or self._is_cut_anew() or now >= self._balance_at
         self._seen = seen
         return has_news
@@ -242,14 +244,14 @@ class Coordinator:
     def _schedule(self, now: float) -> list[Order]:
         if self._is_cut_anew():
             aside = frozenset(self._stragglers)
-            self.roster.want(wanted_spans(self._tables or (), self._cuts), aside=aside)
+            self.span_index.want(wanted_spans(self._tables or (), self._cuts), aside=aside)
             self._wanted_of = (self._tables, self._cuts, aside)
-        self.inflight.clear_finished(self.roster)
+        self.inflight.clear_finished(self.span_index)
         self._drop_leftovers()
         view = self._view()
         orders: list[Order] = []
         for task in self._next_tasks(view, now):
-            orders += self.inflight.start(task, self.roster, self._start_of)
+            orders += self.inflight.start(task, self.span_index, self._start_of)
         self._refuse_overlap()
         return orders
 
@@ -258,9 +260,9 @@ class Coordinator:
         return self._tables is not tables or self._cuts != cuts or self._stragglers.keys() != aside
 
     def _drop_leftovers(self) -> None:
-        for span in sorted(self.roster.surplus):
-            if not self.roster.sets[span].captures:
-                self.roster.discard(span)
+        for span in sorted(self.span_index.surplus):
+            if not self.span_index.sets[span].captures:
+                self.span_index.discard(span)
 
     def _refuse_overlap(self) -> None:
         """Before anything that was decided here is said.
@@ -268,7 +270,7 @@ class Coordinator:
         :raises owner.errors.InconsistentSpanError: a span that should not be replicated lies across one that should.
         """
         tables = self._tables or ()
-        refuse_overlap((span for span in self.roster.surplus if span.table_id in tables), self.sets, self._cuts)
+        refuse_overlap((span for span in self.span_index.surplus if span.table_id in tables), self.sets, self._cuts)
 
     def _next_tasks(self, view: View, now: float) -> Sequence[Task | Burst]:
         """The first policy with something to do decides this round."""
@@ -306,12 +308,12 @@ class Coordinator:
         """It has something left, or has not yet said that it will take nothing more."""
         if capture not in self.captures.captures:
             return False
-        return not self.captures.is_stopping(capture) or bool(self.roster.held_by(capture))
+        return not self.captures.is_stopping(capture) or bool(self.span_index.held_by(capture))
 
     def _view(self) -> View:
         additions = self._settings.add_table_batch_size * max(1, len(self.captures.serving()))
         limits = (self._settings.max_task_concurrency, additions)
-        return View(self.roster, self.captures.statuses(), self.identity.capture, *limits)
+        return View(self.span_index, self.captures.statuses(), self.identity.capture, *limits)
 
     def _start_of(self, span: TableSpan) -> Ts:
         if span.table_id in self._stragglers:
@@ -324,7 +326,7 @@ class Coordinator:
             for order in orders
         ]
 
-    def _heartbeats(self, barrier: Barrier, questions: Questions, now: float) -> list[Send]:
-        held, drain = self.roster.held_by, self.drain_target
-        due = self.captures.heartbeats(held, barrier, now, drain=drain, questions=questions)
+    def _heartbeats(self, barrier: Barrier, heartbeat_budget: HeartbeatBudget, now: float) -> list[Send]:
+        held, drain = self.span_index.held_by, self.drain_target
+        due = self.captures.heartbeats(held, barrier, now, drain=drain, heartbeat_budget=heartbeat_budget)
         return [self.identity.message(capture, body, processor_epoch=epoch) for capture, epoch, body in due]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from owner.scheduler.replication import Order, ReplicationSet, SetState
-from owner.scheduler.roster import Roster
+from owner.scheduler.span_index import SpanIndex
 from owner.scheduler.tasks import AddTask, Burst, MoveTask, RemoveTask, Task
 from reactor.ids import TableSpan, Ts
 
@@ -24,11 +24,11 @@ class Inflight:
     def is_full(self) -> bool:
         return len(self.running) >= self._limit
 
-    def clear_finished(self, roster: Roster) -> None:
+    def clear_finished(self, span_index: SpanIndex) -> None:
         """Forget tasks whose span is where they wanted it, or is gone; only a span that has moved can be."""
-        for span in roster.take_moved():
+        for span in span_index.take_moved():
             task = self.running.get(span)
-            if task is not None and _is_over(task, roster.sets.get(span)):
+            if task is not None and _is_over(task, span_index.sets.get(span)):
                 del self.running[span]
 
     def drop(self, spans: Iterable[TableSpan]) -> None:
@@ -36,23 +36,23 @@ class Inflight:
         for span in spans:
             self.running.pop(span, None)
 
-    def start(self, task: Task | Burst, roster: Roster, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
+    def start(self, task: Task | Burst, span_index: SpanIndex, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
         """Start what may start; the rest is refused, and its policy will want it again."""
         if isinstance(task, Burst):
-            return [order for single in task.tasks for order in self._start_one(single, roster, checkpoint_of)]
-        return [] if self.is_full else self._start_one(task, roster, checkpoint_of)
+            return [order for single in task.tasks for order in self._start_one(single, span_index, checkpoint_of)]
+        return [] if self.is_full else self._start_one(task, span_index, checkpoint_of)
 
-    def _start_one(self, task: Task, roster: Roster, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
+    def _start_one(self, task: Task, span_index: SpanIndex, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
         if task.span in self.running:
             return []
-        replication = roster.sets.get(task.span)
+        replication = span_index.sets.get(task.span)
         if replication is None:
             if not isinstance(task, AddTask):
                 return []
             replication = ReplicationSet(task.span, checkpoint_of(task.span))
-            roster.add(replication)
+            span_index.add(replication)
         self.running[task.span] = task
-        return roster.change(replication, partial(_order, task, replication))
+        return span_index.change(replication, partial(_order, task, replication))
 
 
 def _order(task: Task, replication: ReplicationSet) -> list[Order]:

@@ -16,7 +16,8 @@ The rule that everything here serves: **a secondary is promoted only when no oth
 one said Stopped or Absent, or its lease is over (``handle_capture_gone``). ``Stopping`` is never enough, and captures
 whose role is not known (they were stopping when this owner came) count as writers. ``_ROWS`` is the whole machine.
 
-Messages of one capture must come in order (``capture.messaging`` promises it); they may be late, lost, or doubled in a
+Messages of one capture must come in order (``capture.messaging.messenger`` promises it); they may be late, lost, or
+doubled in a
 row: what is lost is asked for again by the next heartbeat, and every answer to a known state is sent again.
 """
 

@@ -2,7 +2,7 @@
 
 Keys are hashed, so spans of one size hold about as many rows. A table's spans stay as they are whatever captures come
 and go, since each has a record of its own in the sink; what a new owner finds reported beside them is a leftover, and
-what it does not find is a hole that is filled. How a table gets other spans is ``owner.recut``'s.
+what it does not find is a hole that is filled. How a table gets other spans is ``owner.tables.repartition``'s.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

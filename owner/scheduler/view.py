@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from owner.scheduler.captures import CaptureStatus
-from owner.scheduler.roster import Roster
+from owner.scheduler.span_index import SpanIndex
 from owner.scheduler.tasks import MoveTask
 from reactor.ids import CaptureId
 
@@ -13,7 +13,7 @@ from reactor.ids import CaptureId
 class View:
     """``roster``: not for policies to change. ``owner``: the capture this owner runs on."""
 
-    roster: Roster
+    span_index: SpanIndex
     captures: Mapping[CaptureId, CaptureStatus]
     owner: CaptureId
     max_tasks: int = 10
@@ -31,11 +31,11 @@ class View:
     @property
     def is_settled(self) -> bool:
         """Every span is written by somebody, undisturbed."""
-        return self.roster.is_settled
+        return self.span_index.is_settled
 
     def loads(self) -> dict[CaptureId, int]:
         """Spans in any role by serving capture."""
-        return {capture: len(self.roster.held_by(capture)) for capture in self.serving}
+        return {capture: len(self.span_index.held_by(capture)) for capture in self.serving}
 
 
 def least_loaded(loads: Mapping[CaptureId, int]) -> CaptureId:
@@ -45,7 +45,7 @@ def least_loaded(loads: Mapping[CaptureId, int]) -> CaptureId:
 
 def level(view: View, *, limit: int) -> list[MoveTask]:
     """At most ``limit`` moves from the fullest to the emptiest captures, as long as that evens anything out."""
-    held = {capture: view.roster.written_by(capture) for capture in view.serving}
+    held = {capture: view.span_index.written_by(capture) for capture in view.serving}
     loads = {capture: len(spans) for capture, spans in held.items()}
     tasks: list[MoveTask] = []
     while len(tasks) < limit:

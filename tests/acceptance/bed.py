@@ -19,14 +19,14 @@ from typing import Self, TypeVar
 import psutil
 import psycopg
 
+from agent.ports.source import Scope
 from agent.sources import open_source
-from agent.sources.source import Scope
-from capture.client import Client
-from capture.cluster import CaptureView, ChangefeedSpec, ChangefeedView
+from capture.api.client import Client
+from capture.api.port import CaptureView, ChangefeedSpec, ChangefeedView
 from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
 from capture.embedded.postgres import tool
 from reactor.errors import WeirError
-from reactor.records import ChangefeedConfig, FeedState, SinkMode, Unit
+from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode, Unit
 from tests.acceptance.network import Host, Network
 
 T = TypeVar("T")
@@ -207,7 +207,7 @@ class Bed:
         ids = {span.capture for table in tables for span in table.spans if span.capture}
         return [self.by_id(capture_id) for capture_id in sorted(ids)]
 
-    # Questions, to whichever capture answers
+    # HeartbeatBudget, to whichever capture answers
 
     def captures(self) -> list[CaptureView]:
         return self.ask(lambda client: client.captures())
@@ -316,7 +316,7 @@ class Bed:
         return Process(name, address, self.directory / name, host)
 
     def _secret_key(self) -> Path:
-        from capture.secrets import new_key
+        from capture.security.secrets import new_key
 
         path = self.directory / "secret.key"
         if not path.exists():

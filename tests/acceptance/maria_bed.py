@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
-from agent.sources.mysql.positions import pack, split_file_name
+from agent.sources.mysql.position.positions import pack, split_file_name
 from capture.embedded import EmbeddedMariaDB, children
 from capture.embedded.mariadb import USER
 from tests.acceptance.bed import Bed

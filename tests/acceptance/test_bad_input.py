@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capture.client import Client
+from capture.api.client import Client
 from capture.embedded import EmbeddedPostgres
 from tests.acceptance.bed import DATABASE, Bed
 

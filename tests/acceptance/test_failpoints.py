@@ -12,7 +12,7 @@ import pytest
 
 from reactor.errors import WeirError
 from reactor.failpoints import VARIABLE, Action, Point
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.acceptance.bed import Bed, Load, Process
 from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows
 

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.acceptance import checks
 from tests.acceptance.bed import Bed, Load
 from tests.acceptance.checks import (

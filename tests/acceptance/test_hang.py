@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.records import FeedState, SinkMode
+from reactor.records.changefeed import FeedState, SinkMode
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows
 

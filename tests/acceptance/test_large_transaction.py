@@ -8,7 +8,7 @@ import pytest
 from benchmarks import large_transaction
 from benchmarks._bed import bed
 from benchmarks._servers import MariaServer
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from deltalake import DeltaTable
 
-from reactor.records import FeedState, Mode, SinkMode
+from reactor.records.changefeed import FeedState, Mode, SinkMode
 from tests.acceptance.bed import SESSION_TTL_S, Bed
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(300)]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from capture.cluster import ChangefeedUpdate
-from reactor.records import FeedState, Mode, SinkMode
+from capture.api.port import ChangefeedUpdate
+from reactor.records.changefeed import FeedState, Mode, SinkMode
 from tests.acceptance import checks
 from tests.acceptance.bed import Load
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from reactor.failpoints import VARIABLE, Action, Point
-from reactor.records import FeedState, SinkMode
+from reactor.records.changefeed import FeedState, SinkMode
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
 from tests.acceptance.maria_bed import DATABASE, MariaBed, is_installed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
 from tests.acceptance.maria_bed import TABLES, MariaBed, is_installed
 from tests.mysql_package import why_not

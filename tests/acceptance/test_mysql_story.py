@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agent.errors import NEW_SNAPSHOT
-from reactor.records import FeedState, SinkMode
+from reactor.records.changefeed import FeedState, SinkMode
 from tests.acceptance.bed import Load, Process
 from tests.acceptance.checks import CATCH_UP_TIMEOUT_S, CHANGELOG, FEEDS, SERVICE_TIMEOUT_S, UPSERT, follows
 from tests.acceptance.maria_bed import DATABASE, TABLES, MariaBed, is_installed

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from capture.embedded import EmbeddedMariaDB
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
 from tests.integration.binlog_rig import run

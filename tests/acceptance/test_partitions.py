@@ -11,7 +11,7 @@ from datetime import datetime
 
 import pytest
 
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.acceptance import network
 from tests.acceptance.bed import Bed, Load, Process
 from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows

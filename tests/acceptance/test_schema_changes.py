@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from reactor.failpoints import VARIABLE, Action, Point
-from reactor.records import FeedState, SinkMode
+from reactor.records.changefeed import FeedState, SinkMode
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, check_upsert, follows, sink_rows, source_rows
 

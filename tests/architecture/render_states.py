@@ -7,16 +7,16 @@ anything else than the code. ``test_states`` compares the pages that are checked
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from agent import effects
-from agent.table_span import EVENTS, LocalSpan, Order
-from agent.unit_slot import UnitSlot
+from agent.control import effects
+from agent.control.table_span import EVENTS, LocalSpan, Order
+from agent.control.unit_slot import UnitSlot
 from owner.errors import JobRefusedError, SpanError
-from owner.feed_state import FAST_FAIL, FENCED, PASSING, Trigger, step
+from owner.feed.state import FAST_FAIL, FENCED, PASSING, Trigger, step
+from owner.feed.workers import Placement, Stage, Worker, WorkerManager, WorkerOrder
+from owner.progress.units import SEQUENCES, current_unit
 from owner.scheduler.replication import Order as SpanOrder
 from owner.scheduler.replication import ReplicationSet, Role, SetState
 from owner.settings import WorkerSettings
-from owner.units import SEQUENCES, current_unit
-from owner.workers import Placement, Stage, Worker, WorkerManager, WorkerOrder
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import (
     AddSpan,
@@ -28,7 +28,7 @@ from reactor.messages import (
     WorkerStage,
     WorkerStatus,
 )
-from reactor.records import FeedState, Mode, RunningError, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import FeedState, Mode, RunningError, Unit, UnitRecord, UnitStage
 from tests.unit.owner.owner_build import info
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "states"
@@ -66,7 +66,7 @@ def feed_state() -> str:
     rows = [(state, [cell(state, trigger) for trigger in Trigger]) for state in FeedState]
     return page(
         "States of a changefeed",
-        "`owner/feed_state.py`. Down: the state; across: what happens. **Bold**: its parts start or stop, so the epoch "
+        "`owner/feed/state.py`. Down: the state; across: what happens. **Bold**: its parts start or stop, so the epoch "
         f"grows and whatever is left of the run before is refused everywhere. `{NOTHING}`: refused, nothing changes.",
         table("state", [trigger.value for trigger in Trigger], rows),
         "An error is *fatal* when it says so itself, or when its code is one of "
@@ -216,7 +216,8 @@ def agent_span() -> str:
 
     return page(
         "A table span on its capture",
-        "`agent/table_span.py`. The owner's orders. *wait*: the order is kept and answered when it is done; an order "
+        "`agent/control/table_span.py`. The owner's orders. *wait*: the order is kept and answered when it is done; "
+        "an order "
         "that meets another one in work is dropped, since the owner sends again until it sees what it wants.",
         table("state", [o.name for o in Order], [(s.name.lower(), [ordered(s, o) for o in Order]) for s in SAID]),
         f"What its writer says. `{NOTHING}`: it came too late to matter. A span that is stopped is reported once, then "
@@ -242,10 +243,12 @@ def unit() -> str:
     rows = [(mode.value, [due(mode, None), *(due(mode, r) for _, _, r in records)]) for mode in SEQUENCES]
     return page(
         "Units of a task",
-        "`owner/units.py`. Which unit is due, by the mode of the changefeed and by the record that the last unit left "
+        "`owner/progress/units.py`. Which unit is due, by the mode of the changefeed and by the record that the last "
+        "unit left "
         "in etcd. A unit of another mode does not count.",
         table("mode", columns, rows),
-        "`agent/unit_slot.py`: what a capture does with orders for one source. A newer order replaces what runs, and "
+        "`agent/control/unit_slot.py`: what a capture does with orders for one source. A newer order replaces what "
+        "runs, and "
         "only its last word starts the next.",
         table("slot", [name for name, _ in _SLOT_EVENTS], [(name, _slot_cells(make)) for name, make in _SLOTS]),
     )
@@ -311,7 +314,8 @@ def worker() -> str:
     ]
     return page(
         "The worker of a source, as the owner knows it",
-        "`owner/workers.py`. The worker of order 5 is on capture a, and capture b serves too; in every cell the event, "
+        "`owner/feed/workers.py`. The worker of order 5 is on capture a, and capture b serves too; in every cell the "
+        "event, "
         "then the owner's next tick: the orders it gives. A new order has a larger epoch, which fences the old one off "
         "wherever it writes. A finished unit whose record does not come is run again. An error first goes to the "
         "changefeed's state, which decides whether there is a next run.",

@@ -4,17 +4,17 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agent.schema import TableSchema
-from agent.sources.arena import Arena, Cut
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.events import DdlEvent
-from agent.sources.mysql.positions import SourcePosition
-from agent.sources.mysql.resume import current_position
-from agent.sources.mysql.stream import BinlogStream
-from agent.sources.mysql.table_map import parse_table_map
+from agent.rows.arena import Arena, LogChunk
+from agent.rows.schema import TableSchema
+from agent.sources.mysql.binlog.stream import BinlogStream
+from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.decode.table_map import parse_table_map
+from agent.sources.mysql.position.positions import SourcePosition
+from agent.sources.mysql.position.resume import current_position
+from agent.sources.mysql.server.connection import connect
 from capture.embedded import EmbeddedMariaDB
 from capture.embedded.mariadb import USER
-from reactor.records import DdlRecord
+from reactor.records.changefeed import DdlRecord
 from tests.mysql_server import is_mariadb
 
 ARENA_BYTES = 1 << 20
@@ -92,7 +92,7 @@ def streaming(
         yield stream
 
 
-def read_until(stream: BinlogStream, end: SourcePosition, *, arena_bytes: int = ARENA_BYTES) -> list[Cut]:
+def read_until(stream: BinlogStream, end: SourcePosition, *, arena_bytes: int = ARENA_BYTES) -> list[LogChunk]:
     """Everything before ``end``, cut where it must be and once more there."""
     cuts = []
     while stream.resolved_ts < end.resolved or stream.is_full:
@@ -103,7 +103,7 @@ def read_until(stream: BinlogStream, end: SourcePosition, *, arena_bytes: int = 
     return [*cuts, stream.cut(Arena(arena_bytes))] if stream.complete_rows else cuts
 
 
-def lines(cuts: list[Cut]) -> list[tuple[str, int, int, bytes]]:
+def lines(cuts: list[LogChunk]) -> list[tuple[str, int, int, bytes]]:
     """Table, commit Ts, ordinal and event, by table and in order."""
     return [
         (batch.schema.name, row["commit_ts"], row["seq"], row["event"])

@@ -13,14 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from agent.ddl import ColumnMove, SchemaChange
-from agent.ports import BEFORE_FULL, BEFORE_KEY, DELETE, INSERT, TRUNCATE, FlushTask, SpanCut
+from agent.ports.sink import FlushTask, SpanRepartition
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, DELETE, INSERT, TRUNCATE
+from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.rows.spans import keep_span
 from agent.sinks import open_sink
-from agent.sinks.delta import DeltaSink
-from agent.span_rows import keep_span
+from agent.sinks.delta.sink import DeltaSink
 from owner.scheduler.spans import even_spans
 from reactor.ids import TableSpan, Ts
-from reactor.records import SchemaChangeKind, SinkMode, TableRecord
+from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
 from tests.unit.agent.changes_build import UNCHANGED, Change, changes, delete, insert, table_schema, truncate, update
 
 TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
@@ -85,7 +86,7 @@ class Story:
             self.told += [(*image, kind, self.ts + 10, 1_500_000, seq, left) for image, kind, left in self._told(part)]
         self.ts += 10
         for span in self.spans:
-            recorded = self.sink.recorded_ts(TABLE, span)
+            recorded = self.sink.committed_ts(TABLE, span)
             assert recorded is not None
             task = FlushTask("feed", span, TABLE, "", self.mode, "", (), recorded, Ts(self.ts))
             [result] = self.sink.commit([task], [self.sink.write(task, iter([keep_span(made, span, key=("id",))]))])
@@ -145,7 +146,7 @@ class Story:
         return [truncate(), insert(*self.rows[5])]
 
     def cut(self, count: int) -> None:
-        order = SpanCut(self.spans, even_spans(TABLE.table_id, count), Ts(self.ts), self._cuts + 1)
+        order = SpanRepartition(self.spans, even_spans(TABLE.table_id, count), Ts(self.ts), self._cuts + 1)
         assert self.sink.cut(TABLE, order) == self.ts
         self.spans, self._cuts = order.new, order.number
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from agent.schema import LOG_BATCH, TableSchema
-from agent.sources.mysql.binlog_file import open_binlog
-from agent.sources.mysql.positions import pack, split_file_name
-from agent.sources.mysql.table_map import parse_table_map
+from agent.rows.schema import LOG_BATCH, TableSchema
+from agent.sources.mysql.decode.table_map import parse_table_map
+from agent.sources.mysql.inspect.file import open_binlog
+from agent.sources.mysql.position.positions import pack, split_file_name
 from capture.embedded import EmbeddedMariaDB
 from tests.mysql_server import is_mariadb
 

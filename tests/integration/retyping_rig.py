@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 
-from agent.ddl import Refused
 from agent.errors import DecodeError
-from agent.schema import Column, TableSchema, ZeroDates
-from agent.sources.mysql.catalog import read_schemas
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.retyping import conversion
-from agent.sources.mysql.retyping_terms import Terms
-from agent.sources.mysql.rows_text import read_rows, select_list
-from agent.sources.mysql.table_ids import table_id
+from agent.rows.schema import Column, TableSchema, ZeroDates
+from agent.rows.schema_change import Refused
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.retyping.retyping import conversion
+from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.snapshot.rows_text import read_rows, select_list
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.conversion_types import Sample
 

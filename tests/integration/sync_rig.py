@@ -18,20 +18,20 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
-from agent.schema import TableSchema
+from agent.ports.source import Identity, Position, Scope, StreamOrder
+from agent.rows.schema import TableSchema
 from agent.settings import SyncSettings
-from agent.sources.postgres.connection import Connection, connect
-from agent.sources.postgres.lsn import parse_lsn
 from agent.sources.postgres.preflight import key_of
-from agent.sources.postgres.slots import Names, create_slot, ensure_publications, names_for
+from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.lsn import parse_lsn
+from agent.sources.postgres.server.slots import Names, create_slot, ensure_publications, names_for
 from agent.sources.postgres.streams import PostgresStreams
-from agent.sources.source import Identity, Position, Scope, StreamOrder
 from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey, ddl_prefix
-from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import ChangefeedConfig, DdlRecord, FilterConfig, LogHead, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig, LogHead, SinkMode, TableRecord
+from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.newest import newest_etcd
 
 _numbers = itertools.count()

@@ -10,11 +10,11 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
-from agent.ports import SegmentRef
-from reactor import etcd
-from reactor.client import EtcdClient
+from agent.rows.batches import SegmentRef
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey
+from reactor.store import etcd
+from reactor.store.port import EtcdClient
 from tests.unit.agent.log_build import batch
 
 

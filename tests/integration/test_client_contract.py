@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from capture.embedded import EmbeddedEtcd
-from reactor.client import Compare, Delete, EtcdClient, Event, Put, Target, WatchBatch
 from reactor.errors import CompactedError, EtcdError, LeaseExpiredError, TxnTooLargeError
-from reactor.etcd import connect
-from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.store.etcd import connect
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Compare, Delete, EtcdClient, Event, Put, Target, WatchBatch
 
 _PREFIXES = (f"/contract/{number}/" for number in itertools.count())
 

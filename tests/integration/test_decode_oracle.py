@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.abc import Transformer
 
-from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, UPDATE, Changes
-from agent.schema import Column
-from agent.sources.postgres import types
-from agent.sources.postgres.decode import decode
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, UPDATE, Changes
+from agent.rows.schema import Column
+from agent.sources.postgres.decode import types
+from agent.sources.postgres.decode.decode import decode
 from capture.embedded import EmbeddedPostgres
 from tests import pgoutput
 

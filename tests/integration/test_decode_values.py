@@ -7,9 +7,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from agent.ports import UPDATE, Changes
-from agent.sources.postgres.decode import decode
-from agent.span_rows import key_changes
+from agent.rows.changes import UPDATE, Changes
+from agent.rows.spans import key_changes
+from agent.sources.postgres.decode.decode import decode
 from capture.embedded import EmbeddedPostgres
 from tests import pgoutput
 

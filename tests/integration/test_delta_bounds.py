@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from agent.sinks import delta_upkeep, delta_upsert, open_sink
-from agent.sinks.delta import DeltaSink
-from agent.sinks.delta_table import TablePlace
+from agent.sinks import open_sink
+from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table.place import TablePlace
+from agent.sinks.delta.upkeep import upkeep
+from agent.sinks.delta.upsert import by_vectors
 from reactor.ids import Ts
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.integration.test_delta_sink import KEYED, flush, task
 from tests.unit.agent.changes_build import changes, insert, table_schema, update
 
@@ -48,7 +50,7 @@ def loaded(directory: Path, mode: SinkMode, arrow: pa.Schema, rows: list[tuple[A
 @pytest.mark.parametrize("arrow", KEYS, ids=str)
 def test_a_merge_finds_every_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow: pa.DataType) -> None:
     """Which of its files to leave alone delta-rs learns from the bounds that it has written itself."""
-    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(by_vectors, "_SMALL_BYTES", 0)
     chance, columns = Random(3), pa.schema([("id", arrow), ("v", pa.string())])
     keys = [KEYS[arrow](chance) for _ in range(50)]
     sink = loaded(tmp_path, SinkMode.UPSERT, columns, [(key, "old") for key in keys])
@@ -59,11 +61,11 @@ def test_a_merge_finds_every_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found.num_rows == len(keys)
 
 
-@pytest.mark.parametrize("compact", [delta_upkeep.compact_small_files, delta_upkeep._compact_by_delta_rs])
+@pytest.mark.parametrize("compact", [upkeep.compact_small_files, upkeep._compact_by_delta_rs])
 def test_what_is_put_together_has_no_bounds_of_decimals_and_floats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compact: Callable[[TablePlace], int]
 ) -> None:
-    monkeypatch.setattr(delta_upkeep, "_SMALL_FILES_MAX", 1)
+    monkeypatch.setattr(upkeep, "_SMALL_FILES_MAX", 1)
     columns = pa.schema([("id", pa.int64()), ("a.b", pa.decimal128(20, 4)), ("f", pa.float32()), ("day", pa.date32())])
     sink = loaded(tmp_path, SinkMode.CHANGELOG, columns, [(1, Decimal("9995382110853876.3463"), 0.5, 1)])
     flush(sink, task(sink, 100, 110), changes([insert(2, None, float("nan"), 2)], arrow=columns))

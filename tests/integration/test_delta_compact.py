@@ -9,10 +9,12 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.errors import SinkConflictError
-from agent.sinks import delta_compact, delta_files, delta_upsert
-from agent.sinks.delta import DeltaSink
-from agent.sinks.delta_table import TablePlace
-from reactor.records import SinkMode
+from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table import files as delta_files
+from agent.sinks.delta.table.place import TablePlace
+from agent.sinks.delta.upkeep import compact as delta_compact
+from agent.sinks.delta.upsert import by_vectors
+from reactor.records.changefeed import SinkMode
 from tests.integration.test_delta_sink import KEYED, SPAN, flush, loaded, rows, task
 from tests.integration.test_delta_vectors import add_column, last_commit, location
 from tests.integration.test_delta_vectors import loaded as with_vectors
@@ -43,7 +45,7 @@ def test_the_rows_stay_in_their_order_and_no_change_is_told(sink: DeltaSink) -> 
     assert compact(sink) == FILES
     assert files(sink) == 1
     assert [row[0] for row in rows(sink, "id")] == list(range(FILES))
-    assert sink.recorded_ts(KEYED, SPAN) == 100 + FILES
+    assert sink.committed_ts(KEYED, SPAN) == 100 + FILES
     told = [action for line in last_commit(sink) for kind, action in line.items() if kind in ("add", "remove")]
     assert len(told) == FILES + 1
     assert not any(action["dataChange"] for action in told)
@@ -76,15 +78,15 @@ def test_flushes_go_on_beside_it(sink: DeltaSink, monkeypatch: pytest.MonkeyPatc
     compact(sink)
     assert files(sink) == 2
     assert sorted(row[0] for row in rows(sink, "id")) == [*range(FILES), 9]
-    assert sink.recorded_ts(KEYED, SPAN) == 107
+    assert sink.committed_ts(KEYED, SPAN) == 107
 
 
 @pytest.mark.parametrize("small_bytes", [0, 1 << 20], ids=["vectors", "written anew"])
 def test_a_file_that_was_changed_meanwhile_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
 ) -> None:
-    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", small_bytes)
-    monkeypatch.setattr(delta_upsert, "_SMALL_MAX", 2)
+    monkeypatch.setattr(by_vectors, "_SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(by_vectors, "_SMALL_MAX", 2)
     sink = with_vectors(tmp_path, [(at, "a", "x") for at in range(10)])
     for at in range(2):
         flush(sink, task(sink, 100 + at, 101 + at), changes([insert(20 + at, "n", "n")]))
@@ -94,7 +96,7 @@ def test_a_file_that_was_changed_meanwhile_counts(
     reader = pa.RecordBatchReader.from_stream(DeltaTable(location(sink)).scan(columns=["id", "name"]))
     found = {row["id"]: row["name"] for row in reader.read_all().to_pylist()}
     assert found == {at: "b" if at == 3 else "a" for at in range(10)} | {20: "n", 21: "n"}
-    assert sink.recorded_ts(KEYED, SPAN) == 103
+    assert sink.committed_ts(KEYED, SPAN) == 103
 
 
 def _once_written(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from agent.ddl import ColumnMove, SchemaChange
 from agent.errors import TableHeldError
-from agent.sinks.delta import DeltaSink
+from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.sinks.delta.sink import DeltaSink
 from reactor.ids import Ts
-from reactor.records import SchemaChangeKind, SinkMode, TableRecord
+from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
 from tests.integration.test_delta_sink import KEYED, SPAN, loaded, task
 from tests.unit.agent.changes_build import ARROW, changes, delete, insert, table_schema
 
@@ -67,7 +67,7 @@ def test_a_new_column_is_a_commit_without_data(tmp_path: Path) -> None:
     sink.alter([altered(moves(arrow, n=None))])
     assert DeltaTable(str(tmp_path / "public/t")).file_uris() == files
     assert rows(tmp_path) == [(1, "a", "x", None), (2, None, "y", None)]
-    assert sink.recorded_ts(KEYED, SPAN) == 100
+    assert sink.committed_ts(KEYED, SPAN) == 100
     add(sink, (3, "c", "z", 7), arrow=arrow, from_ts=100, to_ts=150)
     assert rows(tmp_path)[-1] == (3, "c", "z", 7)
 
@@ -196,7 +196,7 @@ def test_a_new_table_starts_empty_where_it_began(tmp_path: Path) -> None:
     for _ in range(2):
         sink.alter([created(new, ts=150)])
     assert rows(tmp_path, "u") == []
-    assert sink.recorded_ts(new, SPAN.__class__(new.table_id)) == 149
+    assert sink.committed_ts(new, SPAN.__class__(new.table_id)) == 149
 
 
 def test_a_table_that_goes_stays_marked_and_gives_its_place_away(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_table_that_goes_stays_marked_and_gives_its_place_away(tmp_path: Path)
     for _ in range(2):
         sink.alter([created(again, ts=170)])
     assert rows(tmp_path) == []
-    assert sink.recorded_ts(again, SPAN) == 169
+    assert sink.committed_ts(again, SPAN) == 169
     add(sink, (1, "new", None), arrow=ARROW, from_ts=169, to_ts=180)
     sink.alter([dropped(KEYED, ts=150), created(again, ts=170)])  # late: nothing happens
     assert rows(tmp_path) == [(1, "new", None)]
@@ -222,7 +222,7 @@ def test_a_table_moves_with_its_name(tmp_path: Path) -> None:
         sink.alter([change])
     assert not (tmp_path / "public/t").exists()
     assert rows(tmp_path, "z") == [(1, "a", "x"), (2, None, "y")]
-    assert sink.recorded_ts(KEYED.with_(name="z"), SPAN) == 100
+    assert sink.committed_ts(KEYED.with_(name="z"), SPAN) == 100
 
 
 @pytest.mark.parametrize("steps", range(5))
@@ -253,7 +253,7 @@ def test_tables_that_change_names_with_each_other_wherever_a_crash_is(
     sink.alter(swap)
     assert rows(tmp_path, "u") == [(1, "a", "x"), (2, None, "y")]
     assert rows(tmp_path, "t") == []
-    assert sink.recorded_ts(KEYED.with_(name="u"), SPAN) == 100
+    assert sink.committed_ts(KEYED.with_(name="u"), SPAN) == 100
 
 
 def test_another_table_in_the_way_is_left_alone(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.sinks import delta_log, delta_upkeep, delta_upsert
-from reactor.records import SinkMode
+from agent.sinks.delta.table import log as delta_log
+from agent.sinks.delta.upkeep import upkeep
+from agent.sinks.delta.upsert import by_vectors
+from reactor.records.changefeed import SinkMode
 from tests.integration.test_delta_ddl import altered, moves
 from tests.integration.test_delta_sink import KEYED, flush, loaded, task
 from tests.unit.agent.changes_build import ARROW, changes, insert, update
@@ -58,8 +60,8 @@ def test_what_delta_rs_commits_is_synced_behind_it(
     tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A MERGE, a schema change, a compaction."""
-    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(delta_upkeep, "_SMALL_FILES_MAX", 1)
+    monkeypatch.setattr(by_vectors, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(upkeep, "_SMALL_FILES_MAX", 1)
     sink = loaded(tmp_path / "lake", rows=ROWS)
     synced.clear()
     assert flush(sink, task(sink, 100, 110), PART).committed
@@ -70,8 +72,8 @@ def test_what_delta_rs_commits_is_synced_behind_it(
     for ts in (110, 120, 130):
         flush(sink, task(sink, ts, ts + 10), changes([insert(ts, "n", "n")]))
     synced.clear()
-    assert delta_upkeep._busy.acquire(blocking=False)
-    delta_upkeep._run(sink.place(KEYED.schema_name, KEYED.name), compact=True, vacuum=False)
+    assert upkeep._busy.acquire(blocking=False)
+    upkeep._run(sink.place(KEYED.schema_name, KEYED.name), compact=True, vacuum=False)
     assert synced == COMMIT
 
 

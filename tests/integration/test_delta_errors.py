@@ -10,12 +10,12 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from agent.errors import SinkConfigError, SinkError, SinkPassingError, TableForeignError, TableHeldError
-from agent.sinks import delta_table
-from agent.sinks.delta import DeltaSink
-from agent.sinks.delta_errors import MARK, storage_error
-from agent.sinks.delta_table import TablePlace
+from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.errors import MARK, storage_error
+from agent.sinks.delta.table.place import TablePlace
 from reactor.errors import Scope
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.integration.test_delta_sink import KEYED, SPAN, both_modes, flush, loaded, sink_at, task
 from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update
 
@@ -52,7 +52,7 @@ def test_what_may_pass_is_of_the_sink_and_does(
         error = refused(sink)
     assert (error.scope, error.retryable) == (Scope.CHANGEFEED, True)
     assert "it is tried again" in str(error)
-    assert sink.recorded_ts(KEYED, SPAN) == 100
+    assert sink.committed_ts(KEYED, SPAN) == 100
     assert flush(sink, task(sink, 100, 200), PART).committed
 
 
@@ -92,7 +92,7 @@ def test_what_is_damaged_is_of_its_table(
     sink = loaded(tmp_path, rows=[(1, "a", "x")])
     _damage(tmp_path / "public" / "t", what)
     if not is_plain:
-        monkeypatch.setattr("agent.sinks.delta_log._taken", lambda place: None)
+        monkeypatch.setattr("agent.sinks.delta.table.log._taken", lambda place: None)
     error = refused(sink)
     assert (error.scope, error.retryable) == (Scope.TABLE, False), error
     assert "resume the changefeed" in str(error)
@@ -109,7 +109,7 @@ def test_a_mount_that_went_away_is_no_removed_table(tmp_path: Path, mode: SinkMo
         lake.mkdir()
     if leaves == "another directory":
         (lake / "lost+found").mkdir()
-    for ask in (lambda: sink.recorded_ts(KEYED, SPAN), lambda: sink.standing(KEYED, [SPAN]), lambda: refused(sink)):
+    for ask in (lambda: sink.committed_ts(KEYED, SPAN), lambda: sink.visible(KEYED, [SPAN]), lambda: refused(sink)):
         error = _said(ask)
         assert isinstance(error, SinkPassingError)
         assert (error.scope, error.retryable) == (Scope.CHANGEFEED, True)
@@ -149,7 +149,7 @@ def test_one_table_that_was_removed_is_of_itself(tmp_path: Path) -> None:
 def test_a_directory_of_before_gets_its_mark_when_it_is_read(tmp_path: Path) -> None:
     loaded(tmp_path, rows=[(1, "a", "x")])
     (tmp_path / MARK).unlink()
-    assert sink_at(tmp_path).recorded_ts(KEYED, SPAN) == 100
+    assert sink_at(tmp_path).committed_ts(KEYED, SPAN) == 100
     assert (tmp_path / MARK).exists()
 
 

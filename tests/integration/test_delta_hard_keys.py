@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from agent.ports import BEFORE_KEY, BEFORE_NONE, INSERT, UPDATE, Changes
-from agent.schema import Column, TableSchema
-from agent.sinks import delta_upsert
-from agent.sources.postgres import types
+from agent.rows.changes import BEFORE_KEY, BEFORE_NONE, INSERT, UPDATE, Changes
+from agent.rows.schema import Column, TableSchema
+from agent.sinks.delta.upsert import by_vectors
+from agent.sources.postgres.decode import types
 from reactor.ids import Ts
-from reactor.records import TableRecord
+from reactor.records.changefeed import TableRecord
 from tests.integration.test_delta_sink import flush, sink_at, task
 
 _TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("k", "id"), start_ts=Ts(100))
@@ -44,7 +44,7 @@ def test_a_key_that_becomes_an_equal_one_leaves_no_row_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_id: int, is_merged: bool
 ) -> None:
     if is_merged:
-        monkeypatch.setattr(delta_upsert, "can_apply", lambda *_: False)
+        monkeypatch.setattr(by_vectors, "can_apply", lambda *_: False)
     schema = TableSchema(16384, "public", "t", (Column("k", type_id, -1, "", True), Column("id", 23, -1, "", True)))
     sink = sink_at(tmp_path)
     sink.load(_TABLE, schema, types.arrow_schema(schema), [])
@@ -65,7 +65,7 @@ def test_keys_far_from_today_are_found(
 ) -> None:
     """Statistics and readers have trouble with years before 1 and after 9999 (delta-rs refuses those after 262143)."""
     if is_merged:
-        monkeypatch.setattr(delta_upsert, "can_apply", lambda *_: False)
+        monkeypatch.setattr(by_vectors, "can_apply", lambda *_: False)
     schema = TableSchema(16384, "public", "t", (Column("k", type_id, -1, "", True), Column("id", 23, -1)))
     arrow = types.arrow_schema(schema)
     sink, table = sink_at(tmp_path), _TABLE.with_(key=("k",))

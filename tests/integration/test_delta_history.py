@@ -12,15 +12,17 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from agent.ddl import ColumnMove, SchemaChange
 from agent.errors import SinkError, TableForeignError
-from agent.ports import FlushResult, FlushTask, SpanCut
-from agent.sinks import delta_commit, delta_log, delta_upkeep, open_sink
-from agent.sinks.delta import DeltaSink
+from agent.ports.sink import FlushResult, FlushTask, SpanRepartition
+from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.sinks import open_sink
+from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table import commit, log
+from agent.sinks.delta.upkeep import upkeep
 from owner.scheduler.spans import even_spans
 from reactor.errors import Scope
 from reactor.ids import Ts
-from reactor.records import SchemaChangeKind, SinkMode
+from reactor.records.changefeed import SchemaChangeKind, SinkMode
 from tests.integration.test_delta_sink import KEYED, SPAN, flush, loaded, rows, sink_at, task
 from tests.integration.test_delta_vectors import rows as stored
 from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update
@@ -81,7 +83,7 @@ def location(sink: DeltaSink) -> str:
 def written(monkeypatch: pytest.MonkeyPatch, way: str, directory: Path) -> DeltaSink:
     """A sink that is written in this way, at Ts 300, with three versions."""
     if way == "merged":
-        monkeypatch.setattr(delta_log, "_taken", lambda place: None)
+        monkeypatch.setattr(log, "_taken", lambda place: None)
     if way == "vectors":
         sink = open_sink(f"delta+file://{directory}?deletion_vectors=true", changefeed="feed", mode=SinkMode.UPSERT)
         assert isinstance(sink, DeltaSink)
@@ -121,7 +123,7 @@ def contents(sink: DeltaSink) -> Any:
 @pytest.fixture(params=["running", "paused"])
 def goes_on(request: pytest.FixtureRequest) -> Callable[[], None]:
     """What happens before the next flush: nothing, or another process begins with what the table says."""
-    return (lambda: None) if request.param == "running" else delta_log._known.clear
+    return (lambda: None) if request.param == "running" else log._known.clear
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -135,7 +137,7 @@ def test_what_others_change_holds_the_table_until_it_is_restored(
     changed = DeltaTable(location(sink)).version()
     goes_on()
     with pytest.raises(TableForeignError, match="was changed by somebody else"):
-        sink.recorded_ts(KEYED, SPAN)
+        sink.committed_ts(KEYED, SPAN)
     for _ in range(2):
         error = refusal(sink)
         assert error is not None, "it was written on top of what others have done"
@@ -160,7 +162,7 @@ def test_what_changes_no_row_does_not_hold(
     before = contents(sink)
     HARMLESS[act](DeltaTable(location(sink)))
     goes_on()
-    assert sink.recorded_ts(KEYED, SPAN) == 300
+    assert sink.committed_ts(KEYED, SPAN) == 300
     assert contents(sink) == before
     assert refusal(sink) is None
 
@@ -178,11 +180,11 @@ def test_any_order_of_others_commits(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 acts[name](DeltaTable(location(sink)))
                 is_changed |= name in HARMFUL
         if chance.random() < 0.5:
-            delta_log._known.clear()
+            log._known.clear()
         part, order = changes([insert(100 + step, "n", str(step))]), task(sink, at, at + 1)
         if is_changed:
             with pytest.raises(TableForeignError) as caught:
-                sink.recorded_ts(KEYED, SPAN)
+                sink.committed_ts(KEYED, SPAN)
             with pytest.raises(TableForeignError):
                 flush(sink, order, part)
             DeltaTable(location(sink)).restore(shown(caught.value))
@@ -200,13 +202,13 @@ def test_a_change_behind_a_checkpoint_is_seen_and_one_that_nobody_can_read_too(
     table = DeltaTable(location(sink))
     table.delete("id = 1")
     table.create_checkpoint()
-    delta_log._known.clear()
+    log._known.clear()
     error = refusal(sink)
     assert error is not None
     assert "DELETE" in str(error)
     HARMLESS["name"](DeltaTable(location(sink)))
     (Path(location(sink)) / "_delta_log" / f"{table.version():020d}.json").unlink()
-    delta_log._known.clear()
+    log._known.clear()
     error = refusal(sink)
     assert error is not None
     assert "is not in its log any more: what they did is not known" in str(error)
@@ -217,14 +219,14 @@ def test_a_change_between_reading_and_committing_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     sink = written(monkeypatch, way, tmp_path)
-    inner, pending = delta_commit.append_to, [HARMFUL["delete"]]
+    inner, pending = commit.append_to, [HARMFUL["delete"]]
 
     def append_to(*arguments: Any) -> None:
         if pending:
             pending.pop()(DeltaTable(location(sink)))
         inner(*arguments)
 
-    monkeypatch.setattr(delta_commit, "append_to", append_to)
+    monkeypatch.setattr(commit, "append_to", append_to)
     error = refusal(sink)
     assert error is not None
     assert "DELETE" in str(error)
@@ -234,14 +236,14 @@ def test_delta_rs_puts_nothing_of_ours_on_top_of_what_was_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = written(monkeypatch, "merged", tmp_path)
-    inner, pending = delta_commit.add_fields, [HARMFUL["append"]]
+    inner, pending = commit.add_fields, [HARMFUL["append"]]
 
     def add_fields(*arguments: Any, **named: Any) -> None:
         inner(*arguments, **named)
         if pending:
             pending.pop()(DeltaTable(location(sink)))
 
-    monkeypatch.setattr(delta_commit, "add_fields", add_fields)
+    monkeypatch.setattr(commit, "add_fields", add_fields)
     error = refusal(sink)
     assert error is not None
     assert "WRITE" in str(error)
@@ -252,16 +254,16 @@ def test_schema_changes_and_cuts_are_ours_and_see_others(tmp_path: Path, monkeyp
     wide = pa.schema([*ARROW, pa.field("late", pa.timestamp("us"))])
     columns = tuple(ColumnMove(item.name, item.type, item.name if item.name != "late" else None) for item in wide)
     change = SchemaChange(Ts(310), SchemaChangeKind.ALTER, KEYED, KEYED, columns, table_schema(wide), wide)
-    order = SpanCut((SPAN,), even_spans(KEYED.table_id, 2), Ts(300), 1)
+    order = SpanRepartition((SPAN,), even_spans(KEYED.table_id, 2), Ts(300), 1)
     HARMFUL["delete"](DeltaTable(location(sink)))
     for call in (lambda: sink.alter([change]), lambda: sink.cut(KEYED, order)):
         with pytest.raises(TableForeignError, match="DELETE"):
             call()
     DeltaTable(location(sink)).restore(2)
     sink.alter([change])
-    assert sink.recorded_ts(KEYED, SPAN) == 300
+    assert sink.committed_ts(KEYED, SPAN) == 300
     assert sink.cut(KEYED, order) == 300
-    assert sink.recorded_ts(KEYED, order.new[0]) == 300
+    assert sink.committed_ts(KEYED, order.new[0]) == 300
 
 
 def test_a_table_that_was_put_back_from_a_copy_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +292,7 @@ def test_a_table_of_before_is_followed_from_the_first_commit_on(tmp_path: Path) 
     for path in (table / "_delta_log").glob("*.json"):
         kept = [line for line in path.read_text().splitlines() if '"weir/seen"' not in line]
         path.write_text("\n".join([*kept, ""]))
-    delta_log._known.clear()
+    log._known.clear()
     DeltaTable(table).delete("id = 1")  # nobody can tell
     assert flush(sink_at(tmp_path), task(sink, 200, 300), changes([update(4, "b", "y")])).committed
     DeltaTable(table).delete("id = 2")
@@ -302,7 +304,7 @@ def test_upkeep_leaves_a_held_table_alone(tmp_path: Path, monkeypatch: pytest.Mo
     sink = written(monkeypatch, "small", tmp_path)
     HARMFUL["delete"](DeltaTable(location(sink)))
     begun: list[object] = []
-    monkeypatch.setattr(delta_upkeep, "begin_if_due", lambda *_, **__: begun.append(1))
+    monkeypatch.setattr(upkeep, "begin_if_due", lambda *_, **__: begun.append(1))
     order = task(sink, 300, 400)
     with pytest.raises(TableForeignError):
         sink.write(order, [changes([insert(11, "a", "x")])])

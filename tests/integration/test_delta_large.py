@@ -12,13 +12,19 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from agent.ports import BEFORE_KEY, Changes, FlushTask, SegmentRef, SpanCut
-from agent.sinks import delta_commit, delta_large, delta_stored, delta_upsert, open_sink
-from agent.sinks.delta import DeltaSink
-from agent.span_rows import keep_span
+from agent.ports.sink import FlushTask, SpanRepartition
+from agent.rows.batches import SegmentRef
+from agent.rows.changes import BEFORE_KEY, Changes
+from agent.rows.spans import keep_span
+from agent.sinks import open_sink
+from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table import commit
+from agent.sinks.delta.upsert import by_vectors
+from agent.sinks.delta.upsert import large as delta_large
+from agent.sinks.delta.upsert import stored as delta_stored
 from owner.scheduler.spans import even_spans
 from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode, TableRecord
 from tests.integration.test_delta_sink import KEYED, SPAN, flush, loaded, rows, task
 from tests.integration.test_delta_vectors import rows as stored
 from tests.unit.agent.changes_build import (
@@ -85,7 +91,7 @@ def test_large_segments_may_hold_nothing_of_the_range(tmp_path: Path) -> None:
     sink = loaded(tmp_path, rows=[(1, "a", "x")])
     result = flush(sink, heavy(task(sink, 100, 200)))
     assert (result.committed, result.rows, result.error) == (False, 0, "")
-    assert sink.recorded_ts(KEYED, SPAN) == 100
+    assert sink.committed_ts(KEYED, SPAN) == 100
 
 
 def test_very_many_new_rows_come_part_by_part_and_in_one_commit(tmp_path: Path) -> None:
@@ -112,7 +118,7 @@ def test_whatever_it_does_it_is_one_commit_and_nothing_of_it_is_merged_as_a_whol
 ) -> None:
     """Keys change, within a part and from one to another, also again and again, and come back; values are left out."""
     _refuse_merges(monkeypatch)
-    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(by_vectors, "_SMALL_BYTES", 0)
     chance = random.Random(7)
     expected: Rows = dict.fromkeys(range(3000), ("a", "x"))
     sink = holding(tmp_path, expected, vectors=vectors)
@@ -125,12 +131,12 @@ def test_whatever_it_does_it_is_one_commit_and_nothing_of_it_is_merged_as_a_whol
         assert stored(sink) == expected
         assert flush(sink, order, *parts).committed
         assert version(sink) == before + 1
-    assert sink.recorded_ts(KEYED, SPAN) == 104
+    assert sink.committed_ts(KEYED, SPAN) == 104
 
 
 def _halves(sink: DeltaSink) -> tuple[TableSpan, TableSpan]:
     first, second = even_spans(KEYED.table_id, 2)
-    sink.cut(KEYED, SpanCut((SPAN,), (first, second), Ts(100), 1))
+    sink.cut(KEYED, SpanRepartition((SPAN,), (first, second), Ts(100), 1))
     return first, second
 
 
@@ -166,12 +172,12 @@ def _refuse_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("merged as a whole")
 
-    monkeypatch.setattr("agent.sinks.delta_merge._apply", refuse)
-    monkeypatch.setattr(delta_upsert, "apply", refuse)
+    monkeypatch.setattr("agent.sinks.delta.upsert.merge._apply", refuse)
+    monkeypatch.setattr(by_vectors, "apply", refuse)
 
 
 def test_parts_are_put_together_to_files_of_a_moderate_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_upsert, "_FILE_BYTES", 20_000)
+    monkeypatch.setattr(by_vectors, "_FILE_BYTES", 20_000)
     sink = loaded(tmp_path, rows=[(-1, "a", "x")])
     large = changes([insert(at, "n", "n") for at in range(4_000)])
     assert flush(sink, heavy(task(sink, 100, 200)), large).committed
@@ -319,7 +325,7 @@ def test_another_commit_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     sink = holding(tmp_path, dict.fromkeys(range(300), ("a", "x")), vectors=True)
     first, second = _halves(sink)
     everything = changes([update(at, "b", UNCHANGED) for at in range(0, 300, 2)])
-    inner = delta_commit.append_to
+    inner = commit.append_to
     pending = [heavy(replace(task(sink, 100, 200), span=second))]
 
     def append_to(*arguments: Any) -> None:
@@ -328,7 +334,7 @@ def test_another_commit_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert flush(sink, order, keep_span(everything, second, key=KEYED.key)).committed
         inner(*arguments)
 
-    monkeypatch.setattr(delta_commit, "append_to", append_to)
+    monkeypatch.setattr(commit, "append_to", append_to)
     order = heavy(replace(task(sink, 100, 200), span=first))
     assert flush(sink, order, keep_span(everything, first, key=KEYED.key)).committed
     assert stored(sink) == {at: ("a", "x") if at % 2 else ("b", "x") for at in range(300)}

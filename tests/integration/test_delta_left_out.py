@@ -17,14 +17,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.changes import net_changes
 from agent.errors import LeftOutValueError
-from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE
-from agent.sinks import delta_large, delta_log, delta_stored, delta_upsert, open_sink
-from agent.sinks.delta import DeltaSink
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE
+from agent.rows.fold import net_changes
+from agent.sinks import open_sink
+from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table import log
+from agent.sinks.delta.upsert import by_vectors, large
+from agent.sinks.delta.upsert import stored as delta_stored
 from reactor.errors import Scope
 from reactor.ids import Ts
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.integration.test_delta_large import heavy
 from tests.integration.test_delta_sink import KEYED, flush, loaded, rows, task
 from tests.integration.test_delta_vectors import rows as stored
@@ -176,7 +179,7 @@ def test_the_sink_is_right_or_held(
             assert is_held or not followed.is_unknown, "a value was made up"
             assert followed.was_unknown or not is_held, "held without need"
             at = at + 100 if is_written else at
-            assert sink.recorded_ts(KEYED, order.span) == at
+            assert sink.committed_ts(KEYED, order.span) == at
             if is_held:
                 return
             assert stored(sink) == followed.sink
@@ -185,9 +188,9 @@ def test_the_sink_is_right_or_held(
 def written(patch: pytest.MonkeyPatch, way: str, directory: Path, held: Rows) -> DeltaSink:
     """A sink that is written in this way, and holds these rows."""
     if "large" in way:
-        patch.setattr(delta_large, "_WHOLE_BYTES", 0)
+        patch.setattr(large, "_WHOLE_BYTES", 0)
     if "merged" in way:
-        patch.setattr(delta_log, "_taken", lambda place: None)
+        patch.setattr(log, "_taken", lambda place: None)
     vectors = str("vectors" in way).lower()
     sink = open_sink(f"delta+file://{directory}?deletion_vectors={vectors}", changefeed="feed", mode=SinkMode.UPSERT)
     assert isinstance(sink, DeltaSink)
@@ -270,9 +273,9 @@ def test_the_ways_are_different_ones(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for way in WAYS:
         with monkeypatch.context() as patch:
             sink = written(patch, way, tmp_path / way.replace(" ", "-"), {1: ("a", "x"), 2: ("b", "y")})
-            taken = {name: Mock(wraps=getattr(delta_upsert, name)) for name in ("apply", "replace")}
+            taken = {name: Mock(wraps=getattr(by_vectors, name)) for name in ("apply", "replace")}
             for name, call in taken.items():
-                patch.setattr(delta_upsert, name, call)
+                patch.setattr(by_vectors, name, call)
             order = task(sink, 100, 200)
             flush(sink, heavy(order) if "large" in way else order, changes([update(1, "b", UNCHANGED)]))
         called = [name for name, call in taken.items() if call.called]

@@ -20,8 +20,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from agent.sinks import delta_log, delta_schema, delta_upkeep, delta_upsert
-from reactor.records import SinkMode
+from agent.sinks.delta.table import log as delta_log
+from agent.sinks.delta.table import schema
+from agent.sinks.delta.upkeep import upkeep
+from agent.sinks.delta.upsert import by_vectors
+from reactor.records.changefeed import SinkMode
 from tests.integration.delta_readers import READERS, Reader
 from tests.integration.delta_story import EXACT, Row, Story
 from tests.unit.agent.changes_build import delete, insert, update
@@ -53,8 +56,8 @@ def chapters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     directory = tmp_path_factory.mktemp(request.param)
     mode = SinkMode.CHANGELOG if request.param == "changelog" else SinkMode.UPSERT
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(delta_upsert, "_SMALL_BYTES", 0 if request.param == "merged" else 1 << 14)
-        patched.setattr(delta_upsert, "_SMALL_MAX", 5)
+        patched.setattr(by_vectors, "_SMALL_BYTES", 0 if request.param == "merged" else 1 << 14)
+        patched.setattr(by_vectors, "_SMALL_MAX", 5)
         story = Story(directory / "lake", mode, vectors=request.param == "vectors")
         return [_copied(story, name, directory / str(at)) for at, name in enumerate(_told(story))]
 
@@ -92,7 +95,7 @@ def _flush(story: Story, times: int) -> None:
         story.flush(story.some_changes())
         if step % 10 == 4:
             story.flush(story.leave_out())
-            delta_upkeep.remove_replaced_files(DeltaTable(story.location))
+            upkeep.remove_replaced_files(DeltaTable(story.location))
         if step % 10 == 7:
             delta_log._known.clear()
 
@@ -108,7 +111,7 @@ def _copied(story: Story, name: str, place: Path) -> Chapter:
     is_changelog = story.mode is SinkMode.CHANGELOG
     clocks = [at for at, item in enumerate(story.columns) if pa.types.is_time(item.type)]
     rows = [_with_texts(row, clocks) for row in (story.told if is_changelog else story.rows.values())]
-    return Chapter(name, str(place), delta_schema.delta_schema(story.columns, is_changelog=is_changelog), rows)
+    return Chapter(name, str(place), schema.delta_schema(story.columns, is_changelog=is_changelog), rows)
 
 
 def _with_texts(row: Row, clocks: Sequence[int]) -> Row:
@@ -152,7 +155,7 @@ def test_the_ends_of_all_ranges_are_read(reader: Reader, tmp_path: Path, monkeyp
     """Days and moments that Python has no value for, in files of ours and in those that delta-rs has merged."""
     if not reader.has_all:
         pytest.skip(f"{reader} has no such days")
-    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(by_vectors, "_SMALL_BYTES", 0)
     story = Story(tmp_path, SinkMode.UPSERT)
     story.columns = pa.schema(
         [("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us")), ("t", pa.string())]

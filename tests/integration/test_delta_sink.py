@@ -23,12 +23,16 @@ from agent.errors import (
     TableForeignError,
     TableHeldError,
 )
-from agent.ports import BEFORE_FULL, BEFORE_KEY, Changes, FlushResult, FlushTask, StagedFile
-from agent.sinks import delta_files, delta_upkeep, delta_upsert, open_sink
-from agent.sinks.delta import DeltaSink
-from agent.sinks.delta_upkeep import compact_small_files, remove_replaced_files
+from agent.ports.sink import FlushResult, FlushTask, StagedFile
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, Changes
+from agent.sinks import open_sink
+from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table import files
+from agent.sinks.delta.upkeep import upkeep
+from agent.sinks.delta.upkeep.upkeep import compact_small_files, remove_replaced_files
+from agent.sinks.delta.upsert import by_vectors
 from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode, TableRecord
 from tests.unit.agent.changes_build import (
     ARROW,
     UNCHANGED,
@@ -104,10 +108,10 @@ def rows(sink: DeltaSink, *columns: str) -> list[tuple[Any, ...]]:
 @both_modes
 def test_the_record_moves_with_the_data(tmp_path: Path, mode: SinkMode) -> None:
     sink = loaded(tmp_path, mode, rows=[(1, "a", "x")])
-    assert sink.recorded_ts(KEYED, SPAN) == 100
+    assert sink.committed_ts(KEYED, SPAN) == 100
     result = flush(sink, task(sink, 100, 200), changes([insert(2, "b", "y"), update(1, "c", "z")], commit_time=5.0))
     assert (result.committed, result.rows, result.commit_time, result.error) == (True, 2, 5.0, "")
-    assert sink.recorded_ts(KEYED, SPAN) == 200
+    assert sink.committed_ts(KEYED, SPAN) == 200
 
 
 @both_modes
@@ -150,7 +154,7 @@ def test_of_two_writers_of_one_range_one_wins(tmp_path: Path, mode: SinkMode) ->
 
     for start in (100, 300, 500):
         if start > 100:
-            assert flush(sink, task(sink, sink.recorded_ts(KEYED, SPAN) or 0, start), part).committed
+            assert flush(sink, task(sink, sink.committed_ts(KEYED, SPAN) or 0, start), part).committed
         orders = [task(sink, start, start + 10 + at) for at in range(4)]
         with ThreadPoolExecutor(4) as pool:
             results = list(pool.map(lambda item: _try(sink_at(tmp_path, mode), item, part), orders))
@@ -183,7 +187,7 @@ def test_a_writer_killed_between_files_and_commit_leaves_no_row(tmp_path: Path) 
     assert child.exitcode == -signal.SIGKILL
     assert [name for name in os.listdir(tmp_path / "public" / "t") if name.startswith("changes-")]
     assert rows(sink) == [(1, "a", "x")]
-    assert sink.recorded_ts(KEYED, SPAN) == 100
+    assert sink.committed_ts(KEYED, SPAN) == 100
     assert flush(sink, task(sink, 100, 200), changes([insert(2, "b", "y")])).committed
     assert len(rows(sink)) == 2
 
@@ -193,7 +197,7 @@ def test_a_range_without_changes_leaves_the_record(tmp_path: Path, mode: SinkMod
     sink = loaded(tmp_path, mode)
     result = flush(sink, task(sink, 100, 200))
     assert (result.committed, result.error, result.to_ts) == (False, "", 200)
-    assert sink.recorded_ts(KEYED, SPAN) == 100
+    assert sink.committed_ts(KEYED, SPAN) == 100
     assert flush(sink, task(sink, 100, 300), changes([insert(1, "a", "x")])).committed
 
 
@@ -212,7 +216,7 @@ def test_deleting_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
     sink = loaded(tmp_path, rows=[(1, "a", "x")])
     result = flush(sink, task(sink, 100, 200), changes([delete(5, None, None)]))
     assert (result.committed, result.error) == (False, "")
-    assert sink.recorded_ts(KEYED, SPAN) == 100
+    assert sink.committed_ts(KEYED, SPAN) == 100
 
 
 def test_new_keys_are_appended_without_a_merge(tmp_path: Path) -> None:
@@ -238,7 +242,7 @@ def test_truncate_empties_the_table(tmp_path: Path) -> None:
     assert rows(sink) == [(3, "c", "z")]
     assert flush(sink, task(sink, 200, 300), changes([truncate()])).committed
     assert rows(sink) == []
-    assert sink.recorded_ts(KEYED, SPAN) == 300
+    assert sink.committed_ts(KEYED, SPAN) == 300
 
 
 def test_a_table_without_a_key_is_appended_to(tmp_path: Path) -> None:
@@ -348,7 +352,7 @@ def test_load_takes_staged_files_over_once(tmp_path: Path, mode: SinkMode) -> No
     staged: list[StagedFile] = []
     for _ in range(2):  # a chunk that is staged again is the same file
         staged = sink.stage(table_schema(), "chunk/1", iter([batch]), Ts(100))
-    assert sink.recorded_ts(KEYED, SPAN) is None
+    assert sink.committed_ts(KEYED, SPAN) is None
     before = os.stat(staged[0].path)
     for _ in range(2):
         sink.load(KEYED, table_schema(), ARROW, staged)
@@ -365,7 +369,7 @@ def test_statistics_let_readers_skip_files(tmp_path: Path) -> None:
     moment = datetime(2024, 5, 6, 7, 8, 9, 123456, UTC)
     batch = pa.record_batch([[1, 5], [moment, None], [date(2024, 1, 1), date(2025, 1, 1)], ["a", "b"]], schema=arrow)
     [staged] = sink.stage(table_schema(arrow), "0", iter([batch]), Ts(100))
-    stats = delta_files.DataFile.from_json(staged.stats).stats
+    stats = files.DataFile.from_json(staged.stats).stats
     assert '"maxValues": {"id": 5, "at": "2024-05-06T07:08:09.124Z", "d": "2025-01-01", "s": "b"}' in stats
     sink.load(KEYED, table_schema(arrow), arrow, [staged])
     table = DeltaTable(sink.place("public", "t").location)
@@ -401,16 +405,16 @@ def test_an_unwritable_directory_is_one_line_and_leaves_nothing(tmp_path: Path) 
 def test_a_missing_table_is_one_line(tmp_path: Path) -> None:
     sink = sink_at(tmp_path)
     with pytest.raises(SinkPassingError, match="is not the one that was written"):
-        sink.recorded_ts(KEYED, SPAN)
+        sink.committed_ts(KEYED, SPAN)
     other = KEYED.with_(name="other", table_id=2)
     sink.load(other, table_schema(), ARROW, [])
-    assert sink.recorded_ts(KEYED, SPAN) is None
+    assert sink.committed_ts(KEYED, SPAN) is None
     with pytest.raises(TableForeignError, match="there is no Delta table at"):
         sink.write(task(sink, 100, 200), iter(()))
 
 
 def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_upsert, "_SMALL_MAX", 1_000)  # else flushes do it by themselves
+    monkeypatch.setattr(by_vectors, "_SMALL_MAX", 1_000)  # else flushes do it by themselves
     sink = open_sink(f"delta+file://{tmp_path}?retention_seconds=0", changefeed="feed", mode=SinkMode.UPSERT)
     assert isinstance(sink, DeltaSink)
     sink.load(KEYED, table_schema(), ARROW, [])
@@ -429,17 +433,17 @@ def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(remove_replaced_files(table)) >= 111
     assert not orphan.exists()
     assert len(rows(sink)) == 110
-    assert sink.recorded_ts(KEYED, SPAN) == 211
+    assert sink.committed_ts(KEYED, SPAN) == 211
 
 
 def test_upkeep_waits_for_its_turn_and_never_fails_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = loaded(tmp_path, rows=[(1, "a", "x")])
     place = sink.place("public", "t")
-    assert delta_upkeep.begin_if_due(place, retention_s=3600) is None
-    monkeypatch.setattr(delta_upkeep, "_COMPACT_EVERY_S", -1.0)
-    monkeypatch.setattr(delta_upkeep, "_VACUUM_EVERY_S", -1.0)
+    assert upkeep.begin_if_due(place, retention_s=3600) is None
+    monkeypatch.setattr(upkeep, "_COMPACT_EVERY_S", -1.0)
+    monkeypatch.setattr(upkeep, "_VACUUM_EVERY_S", -1.0)
     for location in (place, sink.place("public", "missing")):
-        thread = delta_upkeep.begin_if_due(location, retention_s=3600)
+        thread = upkeep.begin_if_due(location, retention_s=3600)
         assert thread is not None
         thread.join()
     assert rows(sink) == [(1, "a", "x")]

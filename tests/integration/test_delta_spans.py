@@ -12,13 +12,14 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.errors import SinkFencedError, TableForeignError, TableHeldError
-from agent.ports import BEFORE_KEY, FlushResult, FlushTask, SpanCut
+from agent.ports.sink import FlushResult, FlushTask, SpanRepartition
+from agent.rows.changes import BEFORE_KEY
+from agent.rows.spans import keep_span
 from agent.sinks import open_sink
-from agent.sinks.delta import DeltaSink
-from agent.span_rows import keep_span
+from agent.sinks.delta.sink import DeltaSink
 from owner.scheduler.spans import even_spans
 from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode, TableRecord
 from tests.unit.agent.changes_build import ARROW, Change, changes, delete, insert, table_schema, truncate, update
 
 TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
@@ -44,7 +45,7 @@ class Rig:
         return cls(sink, mode, list(log))
 
     def recorded(self, span: TableSpan) -> Ts:
-        ts = self.sink.recorded_ts(TABLE, span)
+        ts = self.sink.committed_ts(TABLE, span)
         assert ts is not None
         return ts
 
@@ -65,8 +66,8 @@ class Rig:
         for span in self.spans:
             assert self.flush(span, to_ts).error == ""
 
-    def order(self, count: int, ts: int) -> SpanCut:
-        return SpanCut(self.spans, even_spans(ID, count), Ts(ts), self.cuts + 1)
+    def order(self, count: int, ts: int) -> SpanRepartition:
+        return SpanRepartition(self.spans, even_spans(ID, count), Ts(ts), self.cuts + 1)
 
     def cut(self, count: int, ts: int) -> None:
         order = self.order(count, ts)
@@ -132,7 +133,7 @@ def test_a_late_writer_of_an_old_span_is_refused(tmp_path: Path, mode: SinkMode)
         with pytest.raises(SinkFencedError, match="cut into other spans"):
             rig.written(late)
     with pytest.raises(SinkFencedError, match="cut into other spans"):
-        rig.sink.recorded_ts(TABLE, TableSpan(ID))
+        rig.sink.committed_ts(TABLE, TableSpan(ID))
     assert rig.rows() == []
 
 
@@ -190,14 +191,14 @@ def test_a_sink_that_was_set_back_is_not_cut(tmp_path: Path, mode: SinkMode) -> 
     with pytest.raises(TableHeldError, match="set back or replaced"):
         rig.sink.cut(TABLE, replace(rig.order(2, 150), number=3))
     with pytest.raises(TableHeldError, match="set back or replaced"):
-        rig.sink.cut(TABLE, SpanCut(even_spans(ID, 3), even_spans(ID, 2), Ts(150), 1))
+        rig.sink.cut(TABLE, SpanRepartition(even_spans(ID, 3), even_spans(ID, 2), Ts(150), 1))
 
 
 def test_a_standing_counts_living_records_only(tmp_path: Path) -> None:
     rig = Rig.at(tmp_path, SinkMode.UPSERT)
     rig.cut(2, 150)
-    assert rig.sink.standing(TABLE, [TableSpan(ID), *rig.spans]).recorded_ts == 150
-    assert rig.sink.standing(TABLE, [TableSpan(ID)]).recorded_ts == 0
+    assert rig.sink.visible(TABLE, [TableSpan(ID), *rig.spans]).committed_ts == 150
+    assert rig.sink.visible(TABLE, [TableSpan(ID)]).committed_ts == 0
 
 
 def test_a_table_of_an_earlier_changefeed_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_truncate_knows_keys_of_every_type_again(tmp_path: Path) -> None:
     whole = FlushTask("feed", TableSpan(ID), table, "", SinkMode.UPSERT, "", (), Ts(100), Ts(120))
     sink.write(whole, iter([changes(rows, arrow=arrow, key=key)]))
     spans = even_spans(ID, 2)
-    sink.cut(table, SpanCut((TableSpan(ID),), spans, Ts(120), 1))
+    sink.cut(table, SpanRepartition((TableSpan(ID),), spans, Ts(120), 1))
     before = _values(sink)
     for number, span in enumerate(spans):
         part = keep_span(changes([truncate(ts=130)], arrow=arrow, key=key), span, key=key)

@@ -18,20 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import SinkFencedError, SinkUriError
-from agent.ports import BEFORE_KEY
-from agent.sinks import (
-    delta_files,
-    delta_log,
-    delta_merge,
-    delta_table,
-    delta_upkeep,
-    delta_upsert,
-    delta_vectors,
-    open_sink,
-)
-from agent.sinks.delta import DeltaSink
+from agent.rows.changes import BEFORE_KEY
+from agent.sinks import open_sink
+from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table import deletion_vectors, files
+from agent.sinks.delta.table import log as delta_log
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.upkeep import upkeep
+from agent.sinks.delta.upsert import by_vectors, merge
 from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.integration.test_delta_sink import KEYED, SPAN, flush, task
 from tests.unit.agent.changes_build import (
     ARROW,
@@ -92,7 +88,7 @@ def test_changes_cost_no_file_of_the_table(sink: DeltaSink) -> None:
     assert before in DeltaTable(location(sink)).file_uris()
     expected = {at: ("a", "x") for at in range(1_000) if at != 8} | {7: ("b", "y"), 5_000: ("n", "n")}
     assert rows(sink) == expected
-    assert sink.recorded_ts(KEYED, SPAN) == 200
+    assert sink.committed_ts(KEYED, SPAN) == 200
 
 
 def test_the_same_range_again_changes_nothing_and_another_is_refused(sink: DeltaSink) -> None:
@@ -107,7 +103,7 @@ def test_the_same_range_again_changes_nothing_and_another_is_refused(sink: Delta
 
 def test_what_was_not_there_moves_no_record(sink: DeltaSink) -> None:
     assert not flush(sink, task(sink, 100, 200), changes([gone(77_777)])).committed
-    assert sink.recorded_ts(KEYED, SPAN) == 100
+    assert sink.committed_ts(KEYED, SPAN) == 100
 
 
 @pytest.mark.parametrize(("way", "small_bytes"), [("vectors", 1 << 20), ("small", 1 << 20), ("merged", 0)])
@@ -115,10 +111,10 @@ def test_many_flushes_leave_few_files_and_the_right_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, small_bytes: int
 ) -> None:
     """Each way beside delta-rs's own merges, compactions, checkpoints and vacuums, and after a lost process."""
-    monkeypatch.setattr(delta_upsert, "_SMALL_MAX", 5)
-    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(by_vectors, "_SMALL_MAX", 5)
+    monkeypatch.setattr(by_vectors, "_SMALL_BYTES", small_bytes)
     if way != "merged":
-        monkeypatch.setattr(delta_merge, "_apply", _never)
+        monkeypatch.setattr(merge, "_apply", _never)
     sink = loaded(tmp_path, vectors="true" if way == "vectors" else "false")
     chance, expected, most = random.Random(4), {row[0]: row[1:] for row in ROWS}, 0
     for step in range(120):
@@ -129,7 +125,7 @@ def test_many_flushes_leave_few_files_and_the_right_rows(
             case 9:
                 DeltaTable(location(sink)).optimize.compact()
             case 14:
-                delta_upkeep.remove_replaced_files(DeltaTable(location(sink)))
+                upkeep.remove_replaced_files(DeltaTable(location(sink)))
             case 19:
                 delta_log._known.clear()
         if step % 10 == 0:
@@ -152,8 +148,8 @@ def _never(*_: Any) -> None:
 
 def test_what_updates_left_out_is_looked_up_where_it_stands(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several files and row groups, under what was the key, or in a file that lacks the column."""
-    monkeypatch.setattr(delta_merge, "_apply", _never)
-    monkeypatch.setattr(delta_files, "_ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(merge, "_apply", _never)
+    monkeypatch.setattr(files, "_ROW_GROUP_ROWS", 100)
     flush(sink, task(sink, 100, 110), changes([insert(at, "n", f"big {at}") for at in range(2_000, 3_000)]))
     add_column(sink)
     wide = pa.schema([*ARROW, pa.field("late", pa.string())])
@@ -213,7 +209,7 @@ def _some_changes(chance: random.Random, expected: dict[int, tuple[Any, ...]], s
 
 
 def test_a_file_that_has_lost_much_is_written_anew(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(by_vectors, "_SMALL_BYTES", 0)
     for step in range(5):
         flush(sink, task(sink, 100 + step, 101 + step), changes([gone(at) for at in range(60 * step, 60 * step + 60)]))
     assert vectors(sink) < 2
@@ -328,8 +324,8 @@ def test_the_option_is_checked(uri: str, message: str) -> None:
 @given(st.sets(st.one_of(st.integers(0, 200_000), st.integers(0, 70_000), st.integers(0, 1 << 31)), max_size=300))
 def test_a_vector_is_read_as_it_was_written(found: set[int]) -> None:
     positions = np.array(sorted(found), np.int64)
-    told = delta_vectors.encode(positions)
-    back = delta_vectors.decode(told)
+    told = deletion_vectors.encode(positions)
+    back = deletion_vectors.decode(told)
     assert back is not None
     assert back.tolist() == positions.tolist()
     assert told["cardinality"] == len(found)
@@ -337,6 +333,6 @@ def test_a_vector_is_read_as_it_was_written(found: set[int]) -> None:
 
 @pytest.mark.parametrize("count", [4_096, 4_097, 65_536, 70_000])
 def test_dense_vectors(count: int) -> None:
-    back = delta_vectors.decode(delta_vectors.encode(np.arange(3, count + 3)))
+    back = deletion_vectors.decode(deletion_vectors.encode(np.arange(3, count + 3)))
     assert back is not None
     assert back.tolist() == list(range(3, count + 3))

@@ -10,21 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.diff import TableDiff, compare, compare_tables
 from agent.errors import SinkUriError, TableHeldError
-from agent.ports import BEFORE_FULL, BEFORE_KEY, Changes, FlushTask
+from agent.feeds.diff import TableDiff, compare, compare_tables
+from agent.ports.sink import FlushTask
+from agent.ports.source import BEGIN, Scope, Source
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, Changes
 from agent.sinks import open_sink
-from agent.sinks.delta import DeltaSink
-from agent.sinks.delta_read import read_rows
+from agent.sinks.delta.read import read_rows
+from agent.sinks.delta.sink import DeltaSink
 from agent.sources import open_source
-from agent.sources.postgres.catalog import read_schemas
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.snapshot import read_table
-from agent.sources.postgres.types import arrow_schema
-from agent.sources.source import BEGIN, Scope, Source
+from agent.sources.postgres.decode.types import arrow_schema
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.snapshot.rows import read_table
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import TableSpan, Ts
-from reactor.records import ChangefeedConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableRecord
 from tests.unit.agent.changes_build import (
     ARROW,
     UNCHANGED,

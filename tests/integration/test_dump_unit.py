@@ -16,21 +16,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.errors import JobError, SourceUnreachableError
-from agent.ports import DELETE, TRUNCATE, Executor, Sink, StagedFile
-from agent.schema import TableSchema
-from agent.sources.dumping import DumpOrder
-from agent.sources.postgres.decode import decode
-from agent.sources.postgres.dump import PostgresDumper
-from agent.sources.postgres.dump_plan import plan_tables
-from agent.sources.postgres.export import create_slot
-from agent.sources.postgres.snapshot import session
-from agent.span_rows import key_changes
+from agent.ports.executor import Executor
+from agent.ports.sink import Sink, StagedFile
+from agent.ports.snapshot import DumpOrder
+from agent.rows.changes import DELETE, TRUNCATE
+from agent.rows.schema import TableSchema
+from agent.rows.spans import key_changes
+from agent.sources.postgres.decode.decode import decode
+from agent.sources.postgres.snapshot.dump import PostgresDumper
+from agent.sources.postgres.snapshot.dump_plan import plan_tables
+from agent.sources.postgres.snapshot.export import create_slot
+from agent.sources.postgres.snapshot.rows import session
 from agent.units.dump import DumpProgress, DumpUnit
 from agent.units.manifest import Manifest, read_manifest
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
 from reactor.ids import Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode, TableRecord
 from tests import pgoutput
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from capture.embedded import etcd as embedded
 from capture.embedded import places
 from reactor import keys
 from reactor.effects import Commit, Effect
-from reactor.etcd import connect
 from reactor.patches import Patch, PatchGroup
 from reactor.session import open_session
 from reactor.state import ClusterState
+from reactor.store.etcd import connect
 from reactor.worker import EtcdWorker
 
 KEY = f"{keys.cluster_prefix('c')}test/n"

@@ -14,14 +14,14 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from capture.embedded import EmbeddedEtcd
-from reactor.client import EtcdClient, Put
 from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError
-from reactor.etcd import connect, watching
-from reactor.etcd.client import GrpcEtcdClient
-from reactor.etcd.door import Door
-from reactor.etcd.endpoints import Endpoints
 from reactor.session import open_session
 from reactor.settings import TlsFiles
+from reactor.store.etcd import connect, watching
+from reactor.store.etcd.client import GrpcEtcdClient
+from reactor.store.etcd.door import EtcdConnection
+from reactor.store.etcd.endpoints import Endpoints
+from reactor.store.port import EtcdClient, Put
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -209,7 +209,7 @@ async def test_a_silent_watch_is_opened_anew(tmp_path: Path, monkeypatch: pytest
 
 
 async def _enable_auth(url: str) -> None:
-    door = Door(url, tls=None, user=None, password=None, timeout_s=5.0)
+    door = EtcdConnection(url, tls=None, user=None, password=None, timeout_s=5.0)
     try:
         assert await door.is_ready()
         await door.user_add("root", "secret")
@@ -252,7 +252,7 @@ async def test_user_and_password(tmp_path: Path) -> None:
 async def test_a_user_who_may_not_watch_is_told_so(tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
         await _enable_auth(etcd.url)
-        nobody = Door(etcd.url, tls=None, user="nobody", password="secret", timeout_s=5.0)
+        nobody = EtcdConnection(etcd.url, tls=None, user="nobody", password="secret", timeout_s=5.0)
         client = GrpcEtcdClient(Endpoints([nobody], timeout_s=2))
         try:
             async with client.watch_prefix("/", start_revision=1) as batches:
@@ -274,7 +274,7 @@ async def test_a_tls_file_that_is_not_there() -> None:
 
 _SLEEPER = """
 import sys, anyio, structlog
-from reactor.etcd import connect
+from reactor.store.etcd import connect
 from reactor.session import open_session
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -311,7 +311,7 @@ async def test_a_process_stopped_past_its_lease_knows_as_it_wakes_up(etcd_url: s
 
 _QUIET_PROCESS = """
 import asyncio, sys
-from reactor.etcd import connect
+from reactor.store.etcd import connect
 
 async def main():
     client = await connect([sys.argv[1]])
@@ -322,7 +322,7 @@ asyncio.run(main())
 
 
 def test_grpc_says_nothing_on_stderr(etcd_url: str) -> None:
-    """It does of a switch that it does not know (``reactor.etcd.engine``)."""
+    """It does of a switch that it does not know (``reactor.store.etcd.engine``)."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     command = [sys.executable, "-c", _QUIET_PROCESS, etcd_url]
     assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr == ""

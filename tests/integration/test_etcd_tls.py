@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 from capture.embedded import etcd as embedded
 from capture.embedded import places
 from reactor.errors import EtcdUnreachableError
-from reactor.etcd import connect
 from reactor.settings import TlsFiles
+from reactor.store.etcd import connect
 
 
 @dataclass(frozen=True)

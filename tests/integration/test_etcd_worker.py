@@ -13,15 +13,15 @@ import pytest
 
 from capture.embedded import EmbeddedEtcd
 from reactor import keys
-from reactor.client import EtcdClient
 from reactor.effects import Commit, Effect
 from reactor.election import Election
 from reactor.errors import NotOwnerError, ReactorFinishedError
-from reactor.etcd import connect
 from reactor.patches import Patch, PatchGroup
 from reactor.protocol import Reactor
 from reactor.session import open_session
 from reactor.state import ClusterState
+from reactor.store.etcd import connect
+from reactor.store.port import EtcdClient
 from reactor.worker import EtcdWorker
 
 _CLUSTERS = (f"worker-{number}" for number in itertools.count())

@@ -10,20 +10,21 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from agent.control.runtime import Flushed, FlushLimits, SpanPosition
 from agent.flush.job import FlushContext, flush
 from agent.flush.plan import Weights
 from agent.flush.task import read_changes, run_flush
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
-from agent.parts import Flushed, FlushLimits, SpanPosition
-from agent.ports import FlushTask
-from agent.sinks import delta_upsert, open_sink
-from agent.sinks.delta_changelog import changelog_rows
-from agent.sources.postgres.types import arrow_schema
-from agent.spark import SparkExecutor
+from agent.ports.sink import FlushTask
+from agent.sinks import open_sink
+from agent.sinks.delta.changelog import changelog_rows
+from agent.sinks.delta.upsert import by_vectors
+from agent.sources.postgres.decode.types import arrow_schema
+from agent.spark.executor import SparkExecutor
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records import ColumnSelector, Era, EventFilter, FilterConfig, LogHead, SinkMode, TableRecord
+from reactor.records.changefeed import ColumnSelector, Era, EventFilter, FilterConfig, LogHead, SinkMode, TableRecord
 from tests.integration.pgoutput_build import TABLE, Event, deleted, inserted, truncated, updated, write_segment
 
 RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
@@ -95,7 +96,7 @@ def test_upserts_and_changelog_through_spark(tmp_path: Path, spark_executor: Spa
         [span] = rig.flush().spans
         assert span.error is None
         assert (span.rows, span.commit_time) == (4, 7.0)
-        assert (span.position.recorded_ts, span.position.checkpoint_ts) == (140, 140)
+        assert (span.position.committed_ts, span.position.checkpoint_ts) == (140, 140)
         if mode == SinkMode.UPSERT:
             assert rig.rows() == [(1, "c", "x")]
         else:
@@ -129,11 +130,11 @@ def test_what_a_changefeed_leaves_out_never_arrives(tmp_path: Path, mode: SinkMo
     ],
     ids=["deletes", "truncate", "some deletes", "a key that changes"],
 )
-@pytest.mark.parametrize("small_bytes", [delta_upsert._SMALL_BYTES, 0], ids=["small", "merged"])
+@pytest.mark.parametrize("small_bytes", [by_vectors._SMALL_BYTES, 0], ids=["small", "merged"])
 def test_a_row_that_a_filter_leaves_is_replaced_when_its_key_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: EventFilter, events: list[Event], small_bytes: int
 ) -> None:
-    monkeypatch.setattr(delta_upsert, "_SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(by_vectors, "_SMALL_BYTES", small_bytes)
     rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
     rig.context = replace(rig.context, filter=FilterConfig(event_filters=(ignored,)))
     rig.append(105, inserted(103, 1, "a", "x"), inserted(103, 3, "c", "z"))
@@ -174,10 +175,10 @@ def test_a_range_without_events_moves_the_checkpoint_alone(tmp_path: Path) -> No
     rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
     rig.resolved = 150
     [span] = rig.flush().spans
-    assert (span.position.recorded_ts, span.position.checkpoint_ts) == (100, 150)
+    assert (span.position.committed_ts, span.position.checkpoint_ts) == (100, 150)
     rig.append(170, inserted(160, 1, "a", "x"))
     [span] = rig.flush().spans
-    assert (span.position.recorded_ts, span.position.checkpoint_ts, span.error) == (170, 170, None)
+    assert (span.position.committed_ts, span.position.checkpoint_ts, span.error) == (170, 170, None)
 
 
 def test_a_late_writer_is_told_and_stays_where_it_was(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from agent.changes import key_codes, net_changes
 from agent.errors import DecodeError
-from agent.schema import TableSchema
-from agent.sources.dialects import decode
-from agent.sources.postgres import types
-from agent.sources.postgres.chunks import WHOLE_TABLE
-from agent.sources.postgres.connection import Connection, connect
-from agent.sources.postgres.snapshot import copy_rows, session
+from agent.rows.fold import key_codes, net_changes
+from agent.rows.schema import TableSchema
+from agent.sources.postgres.decode import types
+from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
+from agent.sources.postgres.snapshot.rows import copy_rows, session
+from agent.sources.registry import decode
 from capture.embedded import EmbeddedPostgres
 from tests import pgoutput
 from tests.integration.value_spellings import SPELLINGS, literal

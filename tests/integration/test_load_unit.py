@@ -7,14 +7,14 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.errors import LogError, TableForeignError
-from agent.schema import TableSchema
+from agent.ports.snapshot import DoneChunk, Plan, TablePlan
+from agent.rows.schema import TableSchema
 from agent.sinks import open_sink
-from agent.sources.dumping import DoneChunk, Plan, TablePlan
-from agent.sources.postgres.chunks import ChunkPlan, PlanKind
+from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind
 from agent.units.load import LoadUnit, create_empty
 from agent.units.manifest import Manifest
 from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode, TableRecord
 from tests.integration.pgoutput_build import TABLE
 from tests.unit.agent.changes_build import ARROW, changes, insert
 
@@ -48,7 +48,7 @@ async def test_every_table_is_loaded_once(tmp_path: Path) -> None:
     await LoadUnit(uri, sink, on_progress=lambda done, total: told.append((done, total))).run()
     assert told == [(3, 3), (3, 3)]
     await LoadUnit(uri, sink).run()
-    assert sink.recorded_ts(RECORD, SPAN) == 100
+    assert sink.committed_ts(RECORD, SPAN) == 100
     assert DeltaTable(tmp_path / "lake" / "public" / "t").to_pyarrow_table().num_rows == 3
     assert DeltaTable(tmp_path / "lake" / "public" / "empty").count() == 0
     assert DeltaTable(tmp_path / "lake" / "public" / "t").version() == 0
@@ -69,4 +69,4 @@ async def test_a_foreign_table_stops_the_unit_and_a_later_run_goes_on(tmp_path: 
     sink = open_sink(f"delta+file://{tmp_path}/lake", changefeed="feed", mode=SinkMode.UPSERT)
     with pytest.raises(TableForeignError, match="is written by changefeed 'other'"):
         await LoadUnit(uri, sink).run()
-    assert sink.recorded_ts(RECORD, SPAN) == 100
+    assert sink.committed_ts(RECORD, SPAN) == 100

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from agent.errors import SourceConfigError
-from agent.schema import TableSchema, ZeroDates
-from agent.sources.mysql.catalog import names_of, read_schemas
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.table_ids import table_id
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.server.catalog import names_of, read_schemas
+from agent.sources.mysql.server.connection import connect
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.mysql_events import table_events
 from tests.mysql_server import EmbeddedMysql, is_mariadb

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.consistency import current_place
-from agent.sources.mysql.request import request_binlog
+from agent.sources.mysql.binlog.request import request_binlog
+from agent.sources.mysql.position.consistency import current_place
+from agent.sources.mysql.server.connection import connect
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.binlog_rig import lines, read_until, run, streaming, where
 from tests.mysql_package import why_not

@@ -7,24 +7,31 @@ from typing import Any
 
 import pytest
 
-from agent.ddl import KnownTable
 from agent.errors import DecodeError, SourceConfigError
-from agent.schema import TableSchema, ZeroDates
-from agent.sources.arena import Arena
-from agent.sources.mysql import wire
-from agent.sources.mysql.catalog import read_schemas
-from agent.sources.mysql.charsets import charset_of
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.fills import fill_value
-from agent.sources.mysql.interpreter import Interpreter, Server
-from agent.sources.mysql.known import KnownTables
-from agent.sources.mysql.positions import SourcePosition
+from agent.ports.source import Position, Scope, StreamOrder
+from agent.rows.arena import Arena
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.rows.schema_change import KnownTable
+from agent.sources.mysql.ddl.interpreter import Interpreter, Server
+from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.decode.charsets import charset_of
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.position.positions import SourcePosition
+from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.streams import MysqlStream, MysqlStreams
-from agent.sources.mysql.table_ids import table_id
-from agent.sources.mysql.uri import parse_uri
-from agent.sources.source import Position, Scope, StreamOrder
+from agent.sources.mysql.values.fills import fill_value
 from capture.embedded import EmbeddedMariaDB
-from reactor.records import ChangefeedConfig, DdlRecord, FilterConfig, SchemaChangeKind, SinkMode, TableRecord
+from reactor.records.changefeed import (
+    ChangefeedConfig,
+    DdlRecord,
+    FilterConfig,
+    SchemaChangeKind,
+    SinkMode,
+    TableRecord,
+)
 from tests.integration.binlog_rig import ARENA_BYTES, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
-from agent.ports import BEFORE_FULL, DELETE, INSERT, UPDATE, Changes
-from agent.schema import Column
-from agent.sources.mysql import charsets, types
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.types import Kind
+from agent.rows.changes import BEFORE_FULL, DELETE, INSERT, UPDATE, Changes
+from agent.rows.schema import Column
+from agent.sources.mysql.decode import charsets, types
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.types import Kind
 from capture.embedded.mariadb import EmbeddedMariaDB
 from tests import binlog_rows
 from tests.mysql_server import is_mariadb

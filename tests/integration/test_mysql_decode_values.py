@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from agent.errors import DecodeError
-from agent.ports import BEFORE_FULL, BEFORE_KEY, DELETE, INSERT, UPDATE, Changes
-from agent.schema import TableSchema, ZeroDates
-from agent.sources.mysql import charsets
-from agent.sources.mysql.catalog import read_schemas
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.decode import decode
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, DELETE, INSERT, UPDATE, Changes
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.sources.mysql.decode import charsets
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.connection import connect
 from capture.embedded.mariadb import EmbeddedMariaDB
 from tests import binlog_rows
 from tests.integration.test_mysql_decode_oracle import TYPES

@@ -15,23 +15,25 @@ import pymysql
 import pytest
 
 from agent.errors import SourceAuthError, SourceUnreachableError
-from agent.ports import DELETE, Executor, Sink, StagedFile
-from agent.schema import TableSchema
-from agent.sources.dumping import DumpOrder
-from agent.sources.mysql import consistency
-from agent.sources.mysql.catalog import read_schemas
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.dump import MysqlDumper
-from agent.sources.mysql.snapshot import MysqlSnapshot
-from agent.sources.mysql.table_ids import table_id
-from agent.sources.mysql.uri import parse_uri
+from agent.ports.executor import Executor
+from agent.ports.sink import Sink, StagedFile
+from agent.ports.snapshot import DumpOrder
+from agent.rows.changes import DELETE
+from agent.rows.schema import TableSchema
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.position import consistency
+from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.uri import parse_uri
+from agent.sources.mysql.snapshot.dump import MysqlDumper
+from agent.sources.mysql.snapshot.rows import MysqlSnapshot
 from agent.units.dump import DumpUnit
 from agent.units.manifest import Manifest, read_manifest
 from capture.embedded import EmbeddedMariaDB
 from reactor.errors import WeirError
 from reactor.ids import Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode, TableRecord
 from tests.integration.mysql_events import table_events
 from tests.integration.test_dump_unit import InlineExecutor, ParquetStage
 from tests.mysql_server import is_mariadb

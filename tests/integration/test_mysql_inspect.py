@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from capture.cli import main
+from capture.cli.main import main
 from capture.embedded import EmbeddedMariaDB
-from capture.inspection import inspect_binlog
+from capture.inspection.contents import inspect_binlog
 from tests.mysql_server import EmbeddedMysql, is_mariadb
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from agent.errors import DecodeError, SourceConfigError
-from agent.ports import DELETE, INSERT, UPDATE, Changes
-from agent.sources.arena import Cut
-from agent.sources.mysql import consistency
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.resume import position_at
+from agent.rows.arena import LogChunk
+from agent.rows.changes import DELETE, INSERT, UPDATE, Changes
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.position import consistency
+from agent.sources.mysql.position.resume import position_at
+from agent.sources.mysql.server.connection import connect
 from tests.integration.binlog_rig import read_until, run, streaming, where
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
@@ -32,7 +32,7 @@ def table(mysql: EmbeddedMysql, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def read(server: EmbeddedMysql, *statements: str, **options: Any) -> list[Cut]:
+def read(server: EmbeddedMysql, *statements: str, **options: Any) -> list[LogChunk]:
     begin = where(server)
     run(server, _DATABASE, *statements)
     with streaming(server, begin, _DATABASE, **options) as stream:
@@ -41,7 +41,7 @@ def read(server: EmbeddedMysql, *statements: str, **options: Any) -> list[Cut]:
     return cuts
 
 
-def changes_of(cuts: list[Cut]) -> list[Changes]:
+def changes_of(cuts: list[LogChunk]) -> list[Changes]:
     return [decode(batch.schema, batch.batch) for cut in cuts for batch in cut.batches()]
 
 

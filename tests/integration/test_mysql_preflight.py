@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError
-from agent.sources.mysql.consistency import settled_place
+from agent.ports.source import SourceReport
+from agent.sources.mysql.position.consistency import settled_place
 from agent.sources.mysql.preflight import check_source
-from agent.sources.mysql.uri import parse_uri
-from agent.sources.source import SourceReport
+from agent.sources.mysql.server.uri import parse_uri
 from capture.embedded import EmbeddedMariaDB
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 from tests.mysql_server import EmbeddedMysql, is_mariadb
 
 _TABLES = {

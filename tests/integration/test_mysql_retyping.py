@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.sources.mysql.retyping_terms import Terms
+from agent.sources.mysql.retyping.terms import Terms
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.conversion_types import TYPES, Sample
 from tests.integration.retyping_rig import Session, differences, retyped

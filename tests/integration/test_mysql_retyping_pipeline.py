@@ -8,18 +8,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from agent import apply_ddl
-from agent.ddl import Exact
 from agent.errors import DecodeError, TableHeldError
-from agent.schema import TableSchema, ZeroDates
-from agent.sinks import delta_schema
-from agent.sinks.delta import DeltaSink
-from agent.sources.mysql.retyping import conversion
-from agent.sources.mysql.retyping_terms import Terms
-from agent.sources.mysql.types import arrow_schema
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.rows.schema_change import Exact
+from agent.schema_changes import apply
+from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table import schema as delta_schema
+from agent.sources.mysql.decode.types import arrow_schema
+from agent.sources.mysql.retyping.retyping import conversion
+from agent.sources.mysql.retyping.terms import Terms
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import Ts
-from reactor.records import ChangefeedConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableRecord
 from tests.integration.binlog_rig import run
 from tests.integration.conversion_types import Sample
 from tests.integration.retyping_rig import read
@@ -31,7 +31,7 @@ from tests.mysql_server import is_mariadb
 _TABLES, _WIDTH = 7, 22
 _ROWS = 9
 _ZONE = "+05:30"
-_FEED = apply_ddl.Terms(ChangefeedConfig(), SinkMode.UPSERT)
+_FEED = apply.Terms(ChangefeedConfig(), SinkMode.UPSERT)
 #: what a statement leaves to the table or to the server's version
 _SKIPPED = ("COMPRESSED", "json", "vector", "point")
 
@@ -93,7 +93,7 @@ def _check(server: EmbeddedMariaDB, database: str, directory: Path, pairs: Seque
     parts = ", ".join(f"MODIFY c{at} {pairs[at][1].definition}" for at in wanted)
     records = followed.run("SET sql_mode = ''", f"SET time_zone = '{_ZONE}'", f"ALTER TABLE t {parts}")
     for record in records:
-        apply_ddl.apply(sink, record, _FEED)
+        apply.apply(sink, record, _FEED)
     _, there = read(server, database, "t", ZeroDates.NULL)
     found = stored(directory, database)
     for at in wanted:
@@ -141,7 +141,7 @@ def followed_into(
     schema, values = read(server, database, "t", ZeroDates.NULL)
     sink, followed = loaded(directory, schema, values), Followed(server, database, looks=True)
     for record in followed.run(*statements):
-        apply_ddl.apply(sink, record, _FEED)
+        apply.apply(sink, record, _FEED)
     _, there = read(server, database, "t", ZeroDates.NULL)
     return stored(directory, database).select(there.column_names), there
 

@@ -13,22 +13,22 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
-from agent.ports import Changes
+from agent.ports.source import Position, Scope, StreamOrder, StreamRestart
+from agent.rows.arena import LogChunk
+from agent.rows.changes import Changes
 from agent.settings import SyncSettings
-from agent.sources.arena import Cut
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.positions import SourcePosition
-from agent.sources.mysql.rolled_back import RolledBack
+from agent.sources.mysql.binlog.rolled_back import RolledBack
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.position.positions import SourcePosition
+from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.streams import MysqlStreams
-from agent.sources.mysql.table_ids import table_id
-from agent.sources.mysql.uri import parse_uri
-from agent.sources.source import Position, Scope, StreamOrder, StreamRestart
 from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey
-from reactor.memory import MemoryClient
-from reactor.records import ChangefeedConfig, LogHead, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, LogHead, SinkMode, TableRecord
+from reactor.store.memory import MemoryClient
 from tests.integration.binlog_rig import lines, read_until, run, streaming, where
 from tests.newest import newest_etcd
 
@@ -80,7 +80,7 @@ def made_in(server: EmbeddedMariaDB) -> str:
     return name
 
 
-def read_again_and_again(server: EmbeddedMariaDB, database: str, begin: SourcePosition) -> tuple[list[Cut], int]:
+def read_again_and_again(server: EmbeddedMariaDB, database: str, begin: SourcePosition) -> tuple[list[LogChunk], int]:
     """As a sync unit does, which starts anew where the last transaction has ended; also how often."""
     end, known = where(server), RolledBack()
     for restarts in range(10):
@@ -92,11 +92,11 @@ def read_again_and_again(server: EmbeddedMariaDB, database: str, begin: SourcePo
     raise AssertionError("it does not come to an end")
 
 
-def changes_of(cuts: list[Cut], name: str) -> list[Changes]:
+def changes_of(cuts: list[LogChunk], name: str) -> list[Changes]:
     return [decode(batch.schema, batch.batch) for cut in cuts for batch in cut.batches() if batch.schema.name == name]
 
 
-def rows_of(cuts: list[Cut], name: str) -> int:
+def rows_of(cuts: list[LogChunk], name: str) -> int:
     return sum(len(changes.op) for changes in changes_of(cuts, name))
 
 

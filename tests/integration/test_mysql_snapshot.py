@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError, SourceError
-from agent.schema import TableSchema, ZeroDates
-from agent.sources.mysql import rows_text
-from agent.sources.mysql.catalog import read_schemas
-from agent.sources.mysql.chunk_plan import plan_chunks
-from agent.sources.mysql.chunks import WHOLE_TABLE, Chunk, PlanKind
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.snapshot import read_chunk, select_rows
-from agent.sources.mysql.types import arrow_schema
-from agent.sources.mysql.uri import parse_uri
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.types import arrow_schema
+from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.uri import parse_uri
+from agent.sources.mysql.snapshot import rows_text
+from agent.sources.mysql.snapshot.chunk_plan import plan_chunks
+from agent.sources.mysql.snapshot.chunks import WHOLE_TABLE, Chunk, PlanKind
+from agent.sources.mysql.snapshot.rows import read_chunk, select_rows
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.mysql_events import table_events
 from tests.integration.test_mysql_catalog import all_columns

@@ -16,17 +16,18 @@ from agent.errors import (
     SourceConfigError,
     SourceUnreachableError,
 )
-from agent.schema import TableSchema
+from agent.ports.source import Position, Scope
+from agent.rows.arena import Arena, LogChunk
+from agent.rows.schema import TableSchema
 from agent.sources import open_source
-from agent.sources.arena import Arena, Cut
-from agent.sources.mysql import split, wire
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.positions import BinlogPosition, SourcePosition, first_epoch, pack
-from agent.sources.mysql.resume import current_position, position_at, resume
-from agent.sources.mysql.stream import BinlogStream
-from agent.sources.source import Position, Scope
+from agent.sources.mysql.binlog import split
+from agent.sources.mysql.binlog.stream import BinlogStream
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.position.positions import BinlogPosition, SourcePosition, first_epoch, pack
+from agent.sources.mysql.position.resume import current_position, position_at, resume
+from agent.sources.mysql.server.connection import connect
 from capture.embedded import EmbeddedMariaDB
-from reactor.records import ChangefeedConfig, FilterConfig, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
 from tests.integration.binlog_rig import describe, follow, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
@@ -115,7 +116,7 @@ def test_it_goes_on_where_any_cut_has_ended(server: EmbeddedMariaDB, database: s
         with streaming(server, resumption.position, database, arena_bytes=small) as stream:
             while not stream.is_full and stream.resolved_ts < end.resolved:
                 stream.read(timeout_s=10.0)
-            cuts: list[Cut] = []
+            cuts: list[LogChunk] = []
             # a session that fell in the middle of a transaction: what it gave of that is not resolved
             while not cuts or not cuts[-1].is_complete:
                 cuts += read_until(stream, end, arena_bytes=small)

@@ -18,25 +18,25 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
+from agent.ports.source import Position, Scope, StreamOrder
+from agent.rows.arena import Arena, LogChunk
 from agent.settings import SyncSettings
 from agent.sources import open_source, place_name
-from agent.sources.arena import Arena, Cut
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.positions import SourcePosition
-from agent.sources.mysql.prepared import digest
-from agent.sources.mysql.reread import Reread
-from agent.sources.mysql.resume import resume
+from agent.sources.mysql.binlog.prepared import digest
+from agent.sources.mysql.binlog.reread import Reread
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.position.positions import SourcePosition
+from agent.sources.mysql.position.resume import resume
+from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.streams import MysqlStreams
-from agent.sources.mysql.table_ids import table_id
-from agent.sources.mysql.uri import parse_uri
-from agent.sources.source import Position, Scope, StreamOrder
 from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey
-from reactor.memory import MemoryClient
-from reactor.records import ChangefeedConfig, FilterConfig, LogHead, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, LogHead, SinkMode, TableRecord
+from reactor.store.memory import MemoryClient
 from tests.integration.binlog_rig import follow, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 from tests.newest import newest_etcd
@@ -74,7 +74,9 @@ def rereading(server: EmbeddedMariaDB) -> Iterator[Reread]:
     reread.close()
 
 
-def read(server: EmbeddedMariaDB, database: str, begin: SourcePosition, *, arena_bytes: int = 1 << 20) -> list[Cut]:
+def read(
+    server: EmbeddedMariaDB, database: str, begin: SourcePosition, *, arena_bytes: int = 1 << 20
+) -> list[LogChunk]:
     """From ``begin`` to the end of the binlog."""
     with (
         rereading(server) as reread,
@@ -83,7 +85,7 @@ def read(server: EmbeddedMariaDB, database: str, begin: SourcePosition, *, arena
         return read_until(stream, where(server), arena_bytes=arena_bytes)
 
 
-def rows(cuts: list[Cut]) -> Rows:
+def rows(cuts: list[LogChunk]) -> Rows:
     found = []
     for cut in cuts:
         for batch in cut.batches():
@@ -92,11 +94,11 @@ def rows(cuts: list[Cut]) -> Rows:
     return found
 
 
-def numbers(cuts: list[Cut]) -> list[int]:
+def numbers(cuts: list[LogChunk]) -> list[int]:
     return [number for _, number in rows(cuts)]
 
 
-def reached(cuts: list[Cut]) -> SourcePosition:
+def reached(cuts: list[LogChunk]) -> SourcePosition:
     return SourcePosition.from_json(cuts[-1].position)
 
 
@@ -225,7 +227,7 @@ def test_the_server_is_restarted_in_between(flavour: type[EmbeddedMariaDB], tmp_
         assert [number for cut in cuts for number in table_numbers(cut, "t")] == [2, 1]
 
 
-def table_numbers(cut: Cut, name: str) -> list[int]:
+def table_numbers(cut: LogChunk, name: str) -> list[int]:
     """The first column of one table's rows."""
     return [
         number

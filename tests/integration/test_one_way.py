@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from agent.log import segment
-from agent.ports import DELETE, INSERT
-from agent.schema import LOG_BATCH, TableSchema
-from agent.sources.dialects import decode
-from agent.sources.postgres import types
-from agent.sources.postgres.catalog import read_schemas
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.snapshot import read_table
+from agent.rows.changes import DELETE, INSERT
+from agent.rows.schema import LOG_BATCH, TableSchema
+from agent.sources.postgres.decode import types
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.snapshot.rows import read_table
+from agent.sources.registry import decode
 from capture.embedded import EmbeddedPostgres
 from tests.integration.sync_rig import SyncRig, drop_slots, make_rig
 from tests.integration.value_spellings import SPELLINGS, literal

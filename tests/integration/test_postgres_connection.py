@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
-from agent.sources.postgres.connection import connect
+from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
 from tests.integration.sync_rig import make_rig
 

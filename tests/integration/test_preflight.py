@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError, TableIneligibleError
-from agent.sources.postgres.connection import connect
+from agent.ports.source import Scope, SourceReport
 from agent.sources.postgres.preflight import check_source
-from agent.sources.postgres.slots import create_slot, drop_slot
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.slots import create_slot, drop_slot
 from agent.sources.postgres.source import PostgresSource
-from agent.sources.source import Scope, SourceReport
 from capture.embedded import EmbeddedPostgres
 from capture.embedded import postgres as embedded
 from reactor.errors import WeirError
 from reactor.ids import Ts
-from reactor.records import ChangefeedConfig, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
 
 _numbers = itertools.count()
 

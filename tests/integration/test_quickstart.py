@@ -7,13 +7,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from capture import cluster as views
+from capture.api import port as views
 from capture.config import ServerSettings, load_server_settings
-from capture.pgbench import Pgbench
-from capture.progress import Reporter
-from capture.quickstart import Quickstart, Summary, _until_signalled
+from capture.quickstart.pgbench import Pgbench
+from capture.quickstart.quickstart import Quickstart, Summary, _until_signalled
+from capture.terminal.progress import Reporter
 from reactor.errors import OwnerNotFoundError, WeirError
-from reactor.records import FeedState, RunningError, Unit
+from reactor.records.changefeed import FeedState, RunningError, Unit
 from tests.unit.capture.fakes import MemoryCluster, MemoryMember
 
 

@@ -6,21 +6,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from agent.apply_ddl import Terms, apply
-from agent.ddl import KnownTable
-from agent.diff import compare
 from agent.errors import TableHeldError
-from agent.schema import TableSchema
-from agent.sinks.delta import DeltaSink
-from agent.sinks.delta_read import read_rows
-from agent.sources import comparing
-from agent.sources.comparing import Columns
-from agent.sources.dialects import arrow_schema
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.snapshot import read_table
+from agent.feeds.diff import compare
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import KnownTable
+from agent.schema_changes.apply import Terms, apply
+from agent.sinks.delta.read import read_rows
+from agent.sinks.delta.sink import DeltaSink
+from agent.sources.common import schema_diff
+from agent.sources.common.schema_diff import Columns
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.snapshot.rows import read_table
+from agent.sources.registry import arrow_schema
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import Ts
-from reactor.records import ChangefeedConfig, DdlRecord, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SinkMode, TableRecord
 from tests import pgoutput
 from tests.integration.test_delta_sink import sink_at
 
@@ -87,7 +87,7 @@ class Bed:
     def follow(self) -> None:
         """The sink's table becomes what the source's is now."""
         after = self.read_schema()
-        change = comparing.compare(KnownTable(self.record, self.schema), KnownTable(self.record, after), Columns())
+        change = schema_diff.compare(KnownTable(self.record, self.schema), KnownTable(self.record, after), Columns())
         assert change is not None
         apply(self.sink, DdlRecord(ts=Ts(200), changes=(change,)), Terms(ChangefeedConfig(), self.sink._owner.mode))
 

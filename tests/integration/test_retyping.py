@@ -15,16 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.ddl import Exact, Refused
 from agent.errors import DecodeError, SourceError
-from agent.schema import Column, TableSchema
-from agent.sinks.delta_schema import delta_column
-from agent.sources.postgres import types
-from agent.sources.postgres.chunks import WHOLE_TABLE
-from agent.sources.postgres.connection import Connection, connect
-from agent.sources.postgres.retyping import conversion
-from agent.sources.postgres.retyping_json import as_jsonb
-from agent.sources.postgres.snapshot import copy_rows
+from agent.rows.schema import Column, TableSchema
+from agent.rows.schema_change import Exact, Refused
+from agent.sinks.delta.table.schema import delta_column
+from agent.sources.postgres.decode import types
+from agent.sources.postgres.retyping.json import as_jsonb
+from agent.sources.postgres.retyping.retyping import conversion
+from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
+from agent.sources.postgres.snapshot.rows import copy_rows
 from capture.embedded import EmbeddedPostgres
 from tests import pgoutput
 from tests.integration.value_spellings import SPELLINGS, literal

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.schema import TableSchema
-from agent.sources.postgres import look
-from agent.sources.postgres.catalog import read_schemas
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.look import look_at
+from agent.rows.schema import TableSchema
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.stream import catalog_lookup
+from agent.sources.postgres.stream.catalog_lookup import look_at
 from capture.embedded import EmbeddedPostgres
-from reactor.records import SchemaChangeKind, TableChange
+from reactor.records.changefeed import SchemaChangeKind, TableChange
 from tests.integration.sync_rig import SyncRig, drop_slots, make_rig
 
 _SCHEMA = """
@@ -104,7 +104,7 @@ def test_the_catalog_is_read_when_the_change_can_be_seen(rig: SyncRig) -> None:
 def test_a_table_that_somebody_else_keeps_locked_is_looked_at_all_the_same(
     rig: SyncRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "_LOCK_MS", 20)
+    monkeypatch.setattr(catalog_lookup, "_LOCK_MS", 20)
     with connect(rig.uri) as writer, connect(rig.uri) as reader:
         writer.query("BEGIN")
         writer.query("LOCK TABLE a IN ACCESS EXCLUSIVE MODE")

@@ -6,11 +6,11 @@ import time
 import pytest
 
 from agent.errors import SlotInUseError, SourceConfigError, SourceError
-from agent.sources.postgres import slots
-from agent.sources.postgres.connection import Connection, connect
-from agent.sources.postgres.slots import Names, names_for
+from agent.sources.postgres.server import slots
+from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.slots import Names, names_for
 from capture.embedded import EmbeddedPostgres
-from reactor.records import TableRecord
+from reactor.records.changefeed import TableRecord
 
 _numbers = itertools.count()
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from agent.errors import SourceConfigError, SourceError
-from agent.schema import TableSchema
-from agent.sources.postgres import snapshot
-from agent.sources.postgres.catalog import read_schemas
-from agent.sources.postgres.chunks import WHOLE_TABLE, PlanKind, plan_chunks
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.export import create_slot
+from agent.rows.schema import TableSchema
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.snapshot import rows as snapshot
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE, PlanKind, plan_chunks
+from agent.sources.postgres.snapshot.export import create_slot
 from capture.embedded import EmbeddedPostgres
 from tests import pgoutput
 

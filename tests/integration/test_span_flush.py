@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from agent.control.runtime import Flushed, SpanFlushed, SpanPosition
 from agent.errors import SinkFencedError
-from agent.feed_parts import Feed, FeedParts
+from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.flush.job import flush
-from agent.key_hash import key_hash
-from agent.parts import Flushed, SpanFlushed, SpanPosition
-from agent.ports import SpanCut
-from agent.sources.postgres.types import arrow_schema
-from owner.recut import ROW_MOVED
+from agent.kernels.key_hash import key_hash
+from agent.ports.sink import SpanRepartition
+from agent.sources.postgres.decode.types import arrow_schema
 from owner.scheduler.spans import even_spans
+from owner.tables.repartition import ROW_MOVED
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import ChangefeedConfig, Mode, RunningError, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, Mode, RunningError, SinkMode
+from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.integration.pgoutput_build import TABLE, inserted, updated
 from tests.integration.test_flush_job import RECORD, Inline, Rig
 from tests.unit.agent.changes_build import changes, insert
@@ -25,7 +25,7 @@ SPANS = even_spans(TABLE.table_id, 4)
 
 
 def cut(rig: Rig, old: tuple[TableSpan, ...], new: tuple[TableSpan, ...], *, ts: int, number: int) -> None:
-    assert rig.context.sink.cut(RECORD, SpanCut(old, new, Ts(ts), number)) == ts
+    assert rig.context.sink.cut(RECORD, SpanRepartition(old, new, Ts(ts), number)) == ts
 
 
 def flush_all(rig: Rig, spans: tuple[TableSpan, ...], *, at: int, to: int) -> Flushed:
@@ -72,12 +72,12 @@ def test_no_span_passes_a_row_whose_values_only_the_sink_knows(tmp_path: Path, i
     flushed = flush_all(rig, SPANS, at=120, to=160)
     codes = [(span.error.code, span.error.retryable, span.error.table_id) for span in flushed.spans if span.error]
     assert codes == [(ROW_MOVED, False, TABLE.table_id)] * 4
-    assert [rig.context.sink.recorded_ts(RECORD, span) for span in SPANS] == [120] * 4
+    assert [rig.context.sink.committed_ts(RECORD, span) for span in SPANS] == [120] * 4
     before = flush_all(rig, SPANS, at=120, to=149)
     assert [span.error for span in before.spans] == [None] * 4
     whole = TableSpan(TABLE.table_id)
     cut(rig, SPANS, (whole,), ts=149, number=2)
-    rig.position = replace(rig.position, recorded_ts=Ts(149), checkpoint_ts=Ts(149))
+    rig.position = replace(rig.position, committed_ts=Ts(149), checkpoint_ts=Ts(149))
     [span] = rig.flush().spans
     assert span.error is None
     rows = {row[0]: row[1:] for row in rig.rows()}
@@ -115,13 +115,13 @@ async def test_a_late_capture_s_span_fails_alone(tmp_path: Path) -> None:
     sink, whole = feed.open_sink(), TableSpan(TABLE.table_id)
     sink.load(RECORD, TABLE, arrow_schema(TABLE), [])
     client = MemoryClient(MemoryEtcd())
-    parts = FeedParts(feed, capture=CaptureId("a"), client=client, executor=Inline(), checkpoint=lambda: Ts(0))
-    assert (await parts.open_span(RECORD, whole, Ts(0))).recorded_ts == 100
-    assert sink.cut(RECORD, SpanCut((whole,), SPANS, Ts(150), 1)) == 150
+    parts = ChangefeedRuntime(feed, capture=CaptureId("a"), client=client, executor=Inline(), checkpoint=lambda: Ts(0))
+    assert (await parts.open_span(RECORD, whole, Ts(0))).committed_ts == 100
+    assert sink.cut(RECORD, SpanRepartition((whole,), SPANS, Ts(150), 1)) == 150
     late = SpanFlushed(
         SpanPosition(whole, RECORD, Ts(100), Ts(100)), error=RunningError(code=SinkFencedError.code, message="late")
     )
     assert await parts._look_again(late) is late
     with pytest.raises(SinkFencedError, match="cut into other spans"):
         await parts.open_span(RECORD, whole, Ts(0))
-    assert (await parts.open_span(RECORD, SPANS[2], Ts(0))).recorded_ts == 150
+    assert (await parts.open_span(RECORD, SPANS[2], Ts(0))).committed_ts == 150

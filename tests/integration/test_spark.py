@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from agent.errors import DecodeError, JavaError, JobError
-from agent.java import find_java
-from agent.spark import SparkExecutor
+from agent.spark.executor import SparkExecutor
+from agent.spark.java import find_java
 
 pytestmark = pytest.mark.spark
 
@@ -113,7 +113,7 @@ def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 _CHILD = """
 import sys
 from pathlib import Path
-from agent.spark import SparkExecutor
+from agent.spark.executor import SparkExecutor
 executor = SparkExecutor("local[1]", work_dir=Path(sys.argv[1]))
 executor.start()
 sys.stdout.write("ready\\n")

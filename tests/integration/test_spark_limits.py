@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.deadline import Deadline
 from agent.errors import JobTimeoutError
-from agent.patience import Patience
-from agent.spark import SparkExecutor
+from agent.spark.executor import SparkExecutor
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -36,11 +36,11 @@ def worker(_: int) -> int:
 
 
 def test_a_job_that_is_given_up_gives_its_slots_back(executor: SparkExecutor, tmp_path: Path) -> None:
-    patience = Patience()
-    giving_up = threading.Thread(target=lambda: end_when_begun(patience, tmp_path))
+    deadline = Deadline()
+    giving_up = threading.Thread(target=lambda: end_when_begun(deadline, tmp_path))
     giving_up.start()
     with pytest.raises(JobTimeoutError, match="two that hang"):
-        executor.map(hang, [str(tmp_path)] * 2, description="two that hang", patience=patience)
+        executor.map(hang, [str(tmp_path)] * 2, description="two that hang", deadline=deadline)
     started = time.monotonic()
     workers = executor.map(worker, [0, 1], description="after them")
     assert time.monotonic() - started < CANCEL_TIMEOUT_S
@@ -49,10 +49,10 @@ def test_a_job_that_is_given_up_gives_its_slots_back(executor: SparkExecutor, tm
 
 
 def test_a_job_that_is_given_up_before_it_has_begun_does_not_run(executor: SparkExecutor, tmp_path: Path) -> None:
-    patience = Patience()
-    patience.end()
+    deadline = Deadline()
+    deadline.end()
     with pytest.raises(JobTimeoutError):
-        executor.map(hang, [str(tmp_path)], description="late", patience=patience)
+        executor.map(hang, [str(tmp_path)], description="late", deadline=deadline)
 
 
 def test_a_job_that_is_held_back_runs_task_after_task(executor: SparkExecutor) -> None:
@@ -61,7 +61,7 @@ def test_a_job_that_is_held_back_runs_task_after_task(executor: SparkExecutor) -
     assert len(set(workers)) == 1
 
 
-def end_when_begun(patience: Patience, directory: Path) -> None:
+def end_when_begun(deadline: Deadline, directory: Path) -> None:
     while not any(directory.iterdir()):
         time.sleep(0.02)
-    patience.end()
+    deadline.end()

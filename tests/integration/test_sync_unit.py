@@ -10,12 +10,12 @@ import pytest
 from agent.errors import LogFencedError, PositionLostError, SourceConfigError
 from agent.log.head import LogWriter
 from agent.settings import SyncSettings
-from agent.sources.postgres.connection import Connection, connect
-from agent.sources.postgres.slots import drop_slot, slot_status
-from agent.sources.postgres.types import ENUM_OID
+from agent.sources.postgres.decode.types import ENUM_OID
+from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.slots import drop_slot, slot_status
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import CaptureId, Ts
-from reactor.records import LogHead
+from reactor.records.changefeed import LogHead
 from tests.integration.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
 _SCHEMA = """

@@ -12,22 +12,25 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from agent.control.runtime import FlushLimits, SpanPosition, changed_tables
 from agent.flush.job import FlushContext, flush
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
-from agent.parts import FlushLimits, SpanPosition, changed_tables
 from agent.sinks import open_sink
 from agent.units.manifest import Manifest
-from capture.inspection import inspect_segment
-from capture.secrets import Keeper
+from capture.inspection.contents import inspect_segment
+from capture.security.secrets import Keeper
 from owner.scheduler.spans import even_spans
-from reactor import cuts, held, keys, record, records, sync_point
-from reactor.client import KeyValue, Snapshot
+from reactor import keys
 from reactor.ids import ChangefeedId, TableSpan
 from reactor.messages import Barrier
-from reactor.record import Record
-from reactor.records import SinkMode, UnitRecord
+from reactor.records import base as record
+from reactor.records import changefeed as records
+from reactor.records import held, partitioning, sync_point
+from reactor.records.base import Record
+from reactor.records.changefeed import SinkMode, UnitRecord
 from reactor.state import ChangefeedState, ClusterState
+from reactor.store.port import KeyValue, Snapshot
 from tests.integration.test_flush_job import Inline
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "v0.1.0"
@@ -59,7 +62,7 @@ def stored_records(state: ClusterState) -> dict[str, Record]:
         found |= {str(keys.LogKey(*place, source)): head for source, head in feed.heads.items()}
         found |= {str(keys.DdlKey(*place, ts)): ddl for ts, ddl in feed.ddl.items()}
         found |= {str(keys.SyncPointKey(*place, ts)): point for ts, point in feed.sync_points.items()}
-        found |= {str(keys.CutKey(*place, table)): cut for table, cut in feed.cuts.items()}
+        found |= {str(keys.PartitioningKey(*place, table)): cut for table, cut in feed.cuts.items()}
         found |= {
             str(keys.PositionKey(state.cluster, state.namespace, capture, feed.id)): position
             for capture, position in feed.positions.items()
@@ -77,7 +80,7 @@ def test_every_key_and_record_is_read_and_written_back_as_it_was(state: ClusterS
     assert state.owner is not None
     found = stored_records(state) | {str(keys.CaptureKey("default", id)): info for id, info in state.captures.items()}
     assert {type(one).__name__ for one in found.values()} >= {
-        *("ChangefeedInfo", "ChangefeedStatus", "UnitRecord", "LogHead", "DdlRecord", "SyncPoint", "TableCut"),
+        *("ChangefeedInfo", "ChangefeedStatus", "UnitRecord", "LogHead", "DdlRecord", "SyncPoint", "TablePartitioning"),
         "CaptureInfo",
     }, "the fixture holds all kinds"
     assert STORED.keys() - found.keys() == {key for key in STORED if "/__meta__/" in key and "/capture/" not in key}
@@ -95,7 +98,7 @@ def test_sealed_uris_open_with_the_key_of_before(state: ClusterState) -> None:
 
 
 def today() -> dict[str, type[Record]]:
-    found = [kind for module in (cuts, held, records, sync_point) for kind in vars(module).values()]
+    found = [kind for module in (partitioning, held, records, sync_point) for kind in vars(module).values()]
     base = {record.Record, record.UserConfig}
     return {k.__name__: k for k in found if isinstance(k, type) and issubclass(k, Record) and k not in base}
 
@@ -104,7 +107,7 @@ def today() -> dict[str, type[Record]]:
 def test_no_field_is_gone_and_none_that_came_later_is_required_or_written_with_its_default(
     name: str, fields: dict[str, bool]
 ) -> None:
-    """v0.1.0 refuses a changefeed's configuration with a key it does not know, so: ``reactor.record.later``."""
+    """v0.1.0 refuses a changefeed's configuration with a key it does not know, so: ``reactor.records.base.later``."""
     now = today()[name].model_fields
     assert fields.keys() <= now.keys()
     assert {field for field in now if now[field].is_required()} <= {field for field in fields if fields[field]}
@@ -149,7 +152,7 @@ def test_the_sink_finds_its_records(state: ClusterState, name: str) -> None:
     for table in unit_of(state, name).tables:
         cut = feed.cuts.get(table.table_id)
         for span in even_spans(table.table_id, cut.spans if cut else 1):
-            recorded = sink.recorded_ts(table, span)
+            recorded = sink.committed_ts(table, span)
             assert recorded is not None
             assert recorded >= table.start_ts
 
@@ -164,7 +167,7 @@ def test_a_table_is_continued_from_what_it_records(state: ClusterState, tmp_path
     table = next(table for table in unit_of(state, name).tables if table.name == table_name)
     uri, mode = f"delta+file://{lake}", mode_of(feed)
     sink = open_sink(uri, changefeed=f"default/{name}", mode=mode)
-    recorded = sink.recorded_ts(table, TableSpan(table.table_id))
+    recorded = sink.committed_ts(table, TableSpan(table.table_id))
     [head] = feed.heads.values()
     assert recorded is not None
     assert recorded < head.resolved_ts
@@ -184,7 +187,7 @@ def test_a_table_is_continued_from_what_it_records(state: ClusterState, tmp_path
     at = SpanPosition(TableSpan(table.table_id), table, recorded, recorded)
     [flushed] = flush(context, [at], limits).spans
     assert flushed.error is None
-    assert flushed.position.recorded_ts == head.resolved_ts
+    assert flushed.position.committed_ts == head.resolved_ts
     assert sink_rows(lake / schema / table_name) == sorted(row[:2] for row in ROWS[table_name])
 
 

@@ -14,29 +14,29 @@ from agent.errors import (
     SourceConfigError,
     SourceUnreachableError,
 )
-from agent.ports import SpanCut
+from agent.ports.sink import SpanRepartition
+from agent.ports.source import Identity, Scope, SourceReport
 from agent.sinks import open_sink
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.identity import read_identity
-from agent.sources.source import Identity, Scope, SourceReport
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.identity import read_identity
 from agent.units.load import create_empty
-from capture import first_look
-from capture.cluster import ChangefeedSpec
+from capture.api.port import ChangefeedSpec
 from capture.config import load_server_settings
 from capture.embedded import EmbeddedPostgres
 from capture.embedded.places import free_port
 from capture.errors import ConfigError
-from capture.works import RealWorks
+from capture.member import preflight
+from capture.member.services import LocalDataPlane
 from owner.jobs import SinkCut, SinkRead, TableRead
 from owner.scheduler.spans import even_spans
 from reactor import keys
-from reactor.cuts import TableCut
 from reactor.effects import CutSink, ReadSink
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import ChangefeedInfo, Mode, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import ChangefeedInfo, Mode, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
+from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.integration.pgoutput_build import TABLE
 
 RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
@@ -44,24 +44,26 @@ SPAN = TableSpan(TABLE.table_id)
 UNIT = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(RECORD,))
 
 
-def works_with_a_table(root: Path) -> RealWorks:
+def works_with_a_table(root: Path) -> LocalDataPlane:
     sink = open_sink(f"delta+file://{root}/lake", changefeed="c/feed", mode=SinkMode.UPSERT)
     create_empty(sink, [(RECORD, TABLE)])
-    return RealWorks(load_server_settings(data_dir=root / "data", cluster_id="c"))
+    return LocalDataPlane(load_server_settings(data_dir=root / "data", cluster_id="c"))
 
 
-def feed(works: RealWorks, *, sink: str = "blackhole://", source: str = "postgresql://h/d") -> ChangefeedInfo:
-    return ChangefeedInfo(id=ChangefeedId("feed"), source=works.keeper.seal(source), sink=works.keeper.seal(sink))
+def feed(data_plane: LocalDataPlane, *, sink: str = "blackhole://", source: str = "postgresql://h/d") -> ChangefeedInfo:
+    return ChangefeedInfo(
+        id=ChangefeedId("feed"), source=data_plane.keeper.seal(source), sink=data_plane.keeper.seal(sink)
+    )
 
 
 async def test_a_sink_tells_what_it_records_also_at_another_place(tmp_path: Path) -> None:
-    works = works_with_a_table(tmp_path)
-    assert await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/lake"), UNIT, {}) == (100,)
+    data_plane = works_with_a_table(tmp_path)
+    assert await data_plane.recorded(feed(data_plane, sink=f"delta+file://{tmp_path}/lake"), UNIT, {}) == (100,)
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
-    assert await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/copy"), UNIT, {}) == (100,)
-    assert await works.recorded(feed(works), UNIT, {}) == (), "nothing is recorded there"
+    assert await data_plane.recorded(feed(data_plane, sink=f"delta+file://{tmp_path}/copy"), UNIT, {}) == (100,)
+    assert await data_plane.recorded(feed(data_plane), UNIT, {}) == (), "nothing is recorded there"
     with pytest.raises(SinkPassingError, match="is not the one that was written"):
-        await works.recorded(feed(works, sink=f"delta+file://{tmp_path}/empty"), UNIT, {})
+        await data_plane.recorded(feed(data_plane, sink=f"delta+file://{tmp_path}/empty"), UNIT, {})
 
 
 class _AnySource:
@@ -85,29 +87,29 @@ class _AnySource:
 async def test_what_a_removed_changefeed_has_left_is_found_before_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spans: int
 ) -> None:
-    works = works_with_a_table(tmp_path)
-    monkeypatch.setattr(first_look, "open_source", _AnySource)
+    data_plane = works_with_a_table(tmp_path)
+    monkeypatch.setattr(preflight, "open_source", _AnySource)
     spec = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://h/d", sink_uri=f"delta+file://{tmp_path}/lake")
     if spans > 1:
         sink = open_sink(spec.sink_uri, changefeed="c/feed", mode=SinkMode.UPSERT)
-        sink.cut(RECORD, SpanCut((SPAN,), even_spans(TABLE.table_id, spans), Ts(100), 1))
+        sink.cut(RECORD, SpanRepartition((SPAN,), even_spans(TABLE.table_id, spans), Ts(100), 1))
     for mode in (Mode.ALL, Mode.FULL):
         with pytest.raises(
             SinkConfigError, match=r"the sink still holds public\.t of an earlier changefeed of this name"
         ):
-            await works.check(spec.model_copy(update={"mode": mode}))
-    await works.check(spec.model_copy(update={"mode": Mode.INCREMENTAL}))
+            await data_plane.check(spec.model_copy(update={"mode": mode}))
+    await data_plane.check(spec.model_copy(update={"mode": Mode.INCREMENTAL}))
     shutil.rmtree(tmp_path / "lake")
-    await works.check(spec)
+    await data_plane.check(spec)
 
 
 async def test_nothing_is_loaded_without_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    works = works_with_a_table(tmp_path)
-    monkeypatch.setattr(first_look, "open_source", _AnySource)
+    data_plane = works_with_a_table(tmp_path)
+    monkeypatch.setattr(preflight, "open_source", _AnySource)
     spec = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://h/d", sink_uri=f"delta+file://{tmp_path}/new")
     with pytest.raises(ConfigError, match="a new changefeed has none; use mode all"):
-        await works.check(spec.model_copy(update={"mode": Mode.LOAD_SYNC}))
-    await works.check(spec)
+        await data_plane.check(spec.model_copy(update={"mode": Mode.LOAD_SYNC}))
+    await data_plane.check(spec)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +132,8 @@ async def test_a_start_or_target_that_cannot_be_is_refused(
     bounds: tuple[int | None, int | None],
     refusal: str,
 ) -> None:
-    works = works_with_a_table(tmp_path)
-    monkeypatch.setattr(first_look, "open_source", _AnySource)
+    data_plane = works_with_a_table(tmp_path)
+    monkeypatch.setattr(preflight, "open_source", _AnySource)
     spec = ChangefeedSpec(
         changefeed_id="feed",
         source_uri="postgresql://h/d",
@@ -141,31 +143,31 @@ async def test_a_start_or_target_that_cannot_be_is_refused(
         target_ts=bounds[1],
     )
     if not refusal:
-        await works.check(spec)
+        await data_plane.check(spec)
         return
     with pytest.raises(WeirError, match=refusal):
-        await works.check(spec)
+        await data_plane.check(spec)
 
 
 async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
-    works = works_with_a_table(tmp_path)
+    data_plane = works_with_a_table(tmp_path)
     uri = postgres.uri("postgres")
     with connect(uri, replication=True) as connection:
         found = read_identity(connection)
     same = UNIT.with_(system_id=found.system_id, timeline=found.timeline)
-    await works.check_source_again(feed(works, source=uri), same)
+    await data_plane.check_source_again(feed(data_plane, source=uri), same)
     with pytest.raises(PositionLostError, match="began on 12345, timeline 1; name that server"):
-        await works.check_source_again(feed(works, source=uri), same.with_(system_id="12345"))
+        await data_plane.check_source_again(feed(data_plane, source=uri), same.with_(system_id="12345"))
     with pytest.raises(SourceUnreachableError):
-        await works.check_source_again(feed(works, source=f"postgresql://u@127.0.0.1:{free_port()}/d"), same)
+        await data_plane.check_source_again(feed(data_plane, source=f"postgresql://u@127.0.0.1:{free_port()}/d"), same)
 
 
 async def test_the_sink_shows_a_version_with_what_it_records(tmp_path: Path) -> None:
-    works = works_with_a_table(tmp_path)
-    life = works.for_life(MemoryClient(MemoryEtcd()), CaptureId("a"), ClusterState("c"))
+    data_plane = works_with_a_table(tmp_path)
+    life = data_plane.for_life(MemoryClient(MemoryEtcd()), CaptureId("a"), ClusterState("c"))
     answers: list[SinkRead] = []
     for sink in (f"delta+file://{tmp_path}/lake", "blackhole://", f"delta+file://{tmp_path}/none"):
-        asked = ReadSink(ChangefeedId("feed"), feed(works, sink=sink), (RECORD,), (SPAN,), Ts(100))
+        asked = ReadSink(ChangefeedId("feed"), feed(data_plane, sink=sink), (RECORD,), (SPAN,), Ts(100))
         await life.read_sink(asked, answers.append)
     shown, nothing, failed = answers
     assert (shown.ts, shown.tables) == (100, (TableRead("public.t", "0", Ts(100)),))
@@ -174,12 +176,12 @@ async def test_the_sink_shows_a_version_with_what_it_records(tmp_path: Path) -> 
 
 
 async def test_a_cut_reaches_the_sink_and_is_told_to_the_owner(tmp_path: Path) -> None:
-    works = works_with_a_table(tmp_path)
-    known = feed(works, sink=f"delta+file://{tmp_path}/lake")
+    data_plane = works_with_a_table(tmp_path)
+    known = feed(data_plane, sink=f"delta+file://{tmp_path}/lake")
     state = ClusterState("weir")
     client = MemoryClient(MemoryEtcd())
     await client.put(str(keys.InfoKey("weir", "default", known.id)), known.encode())
-    life = works.for_life(client, CaptureId("a"), state)
+    life = data_plane.for_life(client, CaptureId("a"), state)
     answers: list[SinkCut] = []
     order = CutSink(known.id, known, RECORD, (SPAN,), even_spans(RECORD.table_id, 2), Ts(150), 1)
     for asked in (order, order, replace(order, number=3), replace(order, info=known.with_(created_at=9.0))):
@@ -188,7 +190,7 @@ async def test_a_cut_reaches_the_sink_and_is_told_to_the_owner(tmp_path: Path) -
     assert answers[:2] == [done, done]
     assert "set back or replaced" in answers[2].error
     assert len(answers) == 3, "a changefeed that is gone is not answered for"
-    cuts = {RECORD.table_id: TableCut(table_id=RECORD.table_id, spans=2, wanted=2, number=1)}
-    assert await works.recorded(known, UNIT, cuts) == (150,)
+    cuts = {RECORD.table_id: TablePartitioning(table_id=RECORD.table_id, spans=2, wanted=2, number=1)}
+    assert await data_plane.recorded(known, UNIT, cuts) == (150,)
     with pytest.raises(SinkFencedError):
-        await works.recorded(known, UNIT, {})
+        await data_plane.recorded(known, UNIT, {})

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from agent.log.head import epoch_of
 from agent.log.segment import SegmentName
 from reactor import keys
-from reactor.client import Event
 from reactor.errors import InvalidKeyError
 from reactor.ids import KEY_SPACE, ChangefeedId, TableSpan, Ts
-from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, UnitRecord
-from reactor.sync_point import SyncPoint
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, UnitRecord
+from reactor.records.sync_point import SyncPoint
+from reactor.store.port import Event
 from tests.simulation.outside import RowEvent, Sink, Upstream
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Checks:
 def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:
     """Sink and span of everything that this machine's capture would flush now."""
     life = node.capture.life if node.capture else None
-    if life is None or life.seat._session.is_done:
+    if life is None or life.candidacy._session.is_done:
         return
     for ref in life.host._processors.values():
         processor: Any = ref._cell._factory()
@@ -240,5 +240,5 @@ def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:
 
 def _owner_on(node: "Node") -> Iterator[Any]:
     life = node.capture.life if node.capture else None
-    if life is not None and not life.seat._session.is_done and life.seat._worker is not None:
-        yield life.seat._worker._reactor
+    if life is not None and not life.candidacy._session.is_done and life.candidacy._worker is not None:
+        yield life.candidacy._worker._reactor

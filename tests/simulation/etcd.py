@@ -12,9 +12,9 @@ from random import Random
 
 import anyio
 
-from reactor.client import Compare, Event, Operation, Put, TxnResult
 from reactor.errors import EtcdError, EtcdUnreachableError
-from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Compare, Event, Operation, Put, TxnResult
 
 _TIMEOUT_S = 5.0
 _WATCH_TIMEOUT_S = 15.0
@@ -59,7 +59,8 @@ class SeenEtcd(MemoryEtcd):
 
 
 class Way:
-    """One machine's way to etcd, as ``reactor.memory.Fault``. ``is_gone``: the machine is dead, whatever still runs."""
+    """One machine's way to etcd, as ``reactor.store.memory.Fault``. ``is_gone``: the machine is dead, whatever still
+    runs."""
 
     def __init__(self, conditions: Conditions, random: Random) -> None:
         self.conditions = conditions

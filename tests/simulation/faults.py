@@ -8,7 +8,7 @@ import anyio
 
 from reactor.errors import EtcdError
 from reactor.ids import CaptureId
-from reactor.records import Unit
+from reactor.records.changefeed import Unit
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node

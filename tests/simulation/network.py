@@ -1,4 +1,5 @@
-"""The network between captures, as a ``capture.transport.Transport``: bytes take time, get stuck, and are cut off.
+"""The network between captures, as a ``capture.messaging.transport.Transport``: bytes take time, get stuck, and are
+cut off.
 
 A connection keeps the order of its bytes, as TCP does. What a partition holds back arrives when it is over, also on a
 connection that its sender has given up long ago: so an old connection's messages may come after a new one's.
@@ -13,7 +14,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from capture.errors import PeerUnreachableError, PortInUseError
-from capture.transport import Handler
+from capture.messaging.transport import Handler
 from tests.simulation.loop import SimulationLoop, context_of
 
 _NEVER = float("inf")

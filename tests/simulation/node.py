@@ -16,7 +16,7 @@ from tests.simulation.works import SimulatedWorks
 if TYPE_CHECKING:
     import asyncio
 
-    from reactor.client import EtcdClient
+    from reactor.store.port import EtcdClient
     from tests.simulation.world import World
 
 T = TypeVar("T")
@@ -129,7 +129,9 @@ class Node(Machine):
                 session_ttl_seconds=_SESSION_TTL_S,
             )
             transport = self.world.network.at(self.name)
-            capture = Capture(settings, works=SimulatedWorks(self), connect_etcd=self._connect, transport=transport)
+            capture = Capture(
+                settings, data_plane=SimulatedWorks(self), connect_etcd=self._connect, transport=transport
+            )
             self.capture = capture
             try:
                 await capture.run()

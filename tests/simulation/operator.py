@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from capture import cluster as views
-from capture.door import Door
+from capture.api import port as views
 from capture.errors import ChangefeedExistsError
+from capture.member.cluster_service import ClusterService
 from owner import jobs
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedConfig, FeedState, Mode
+from reactor.records.changefeed import ChangefeedConfig, FeedState, Mode
 from tests.simulation.outside import Sink, Upstream
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Operator:
 
     def meddle(self) -> None:
         """One command, whether it makes sense or not."""
-        commands: list[Callable[[Door], Awaitable[object]]] = [
+        commands: list[Callable[[ClusterService], Awaitable[object]]] = [
             lambda door: self._pause(self._name(), door),
             lambda door: door.resume(self._name()),
             lambda door: door.resume(self._name()),
@@ -138,7 +138,7 @@ class Operator:
             for name in self._names:
                 self._world.spawn(self._try(node, partial(self._pause, name)))
 
-    async def _pause(self, name: ChangefeedId, door: Door) -> None:
+    async def _pause(self, name: ChangefeedId, door: ClusterService) -> None:
         """When the owner says that it is done, it is."""
         feed = self._world.checks.feeds.get(name)
         before = len(feed.states) if feed else 0
@@ -146,7 +146,7 @@ class Operator:
         if feed is not None and FeedState.STOPPED not in feed.states[before:]:
             self._world.violate(f"{name} was said to be paused, but etcd does not say so")
 
-    async def _go_back(self, door: Door) -> None:
+    async def _go_back(self, door: ClusterService) -> None:
         """Resume it somewhere behind."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
@@ -155,7 +155,7 @@ class Operator:
             feed.rewound_to.add(ts)
             await door.resume(name, overwrite_checkpoint_ts=ts)
 
-    async def _rewind(self, door: Door) -> None:
+    async def _rewind(self, door: ClusterService) -> None:
         """While it stands; a sink that records its own Ts has to be set back before."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
@@ -164,7 +164,7 @@ class Operator:
             feed.rewound_to.add(ts)
             await door.rewind(name, ts)
 
-    async def _amend(self, door: Door) -> None:
+    async def _amend(self, door: ClusterService) -> None:
         """Another target, another configuration: only while it stands."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
@@ -180,7 +180,7 @@ class Operator:
         await door.update(name, views.ChangefeedUpdate(target_ts=target_ts, config=config))
         await door.resume(name)
 
-    async def _hold(self, door: Door) -> None:
+    async def _hold(self, door: ClusterService) -> None:
         """Let it stand for a while; nobody may come back to let it go."""
         name = self._name()
         await door.ask(jobs.HoldAt("", name, door.head_of(name).resolved_ts, self._random.choice((1.0, 4.0, 10.0))))
@@ -198,10 +198,10 @@ class Operator:
                     await self._try(node, partial(self._compare_one, name))
                 await anyio.sleep(0.1)
 
-    async def _compare(self, door: Door) -> None:
+    async def _compare(self, door: ClusterService) -> None:
         await self._compare_one(self._name(), door)
 
-    async def _compare_one(self, name: ChangefeedId, door: Door) -> None:
+    async def _compare_one(self, name: ChangefeedId, door: ClusterService) -> None:
         """Source and sink at one Ts: the answer, if there is one, is that they are equal."""
         found = await door.diff(name)
         self._compared.add(name)
@@ -209,21 +209,25 @@ class Operator:
         if not found or not all(one.equal for one in found):
             self._world.violate(f"{name} compared: {found}")
 
-    async def _move_table(self, door: Door) -> None:
+    async def _move_table(self, door: ClusterService) -> None:
         captures = sorted(door._life.state.captures)
         capture = self._random.choice(captures) if captures else CaptureId("nobody")
         await door.ask(jobs.MoveTable("", self._name(), self._random.randint(1, 4), capture))
 
-    async def _cut(self, door: Door) -> None:
+    async def _cut(self, door: ClusterService) -> None:
         """Split a table, or join it again."""
-        await door.ask(jobs.Cut("", self._name(), self._random.randint(1, 4), self._random.choice((1, 1, 2, 3, 5))))
+        await door.ask(
+            jobs.Repartition("", self._name(), self._random.randint(1, 4), self._random.choice((1, 1, 2, 3, 5)))
+        )
 
-    async def _drain(self, door: Door) -> None:
+    async def _drain(self, door: ClusterService) -> None:
         captures = sorted(door._life.state.captures)
         if captures:
             await door.ask(jobs.DrainCapture("", self._random.choice(captures)))
 
-    async def _try(self, node: "Node", command: Callable[[Door], Awaitable[object]], *, is_quiet: bool = False) -> None:
+    async def _try(
+        self, node: "Node", command: Callable[[ClusterService], Awaitable[object]], *, is_quiet: bool = False
+    ) -> None:
         assert node.capture is not None
         try:
             with anyio.move_on_after(10.0):
@@ -245,5 +249,5 @@ class Operator:
         return self._random.choice(self._names)
 
 
-def _resume(name: ChangefeedId) -> Callable[[Door], Awaitable[object]]:
+def _resume(name: ChangefeedId) -> Callable[[ClusterService], Awaitable[object]]:
     return lambda door: door.resume(name)

@@ -16,9 +16,10 @@ from agent.errors import LogError, SinkFencedError, SlotInUseError
 from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
 from agent.log.storage import Entry
-from agent.ports import SegmentRef, SpanCut
+from agent.ports.sink import SpanRepartition
+from agent.rows.batches import SegmentRef
 from reactor.ids import TableSpan, Ts
-from reactor.records import TableRecord
+from reactor.records.changefeed import TableRecord
 
 _START_TS = 1000
 _NOWHERE = Ts(0)
@@ -193,15 +194,16 @@ class Sink:
             self.tables[table_id] = SinkTable({TableSpan(table_id): start_ts}, rows, altered_ts=start_ts)
             self._note(f"table {table_id} loaded at {start_ts}")
 
-    def recorded_ts(self, span: TableSpan) -> Ts | None:
+    def committed_ts(self, span: TableSpan) -> Ts | None:
         """:raises SinkFencedError: the table has other spans now."""
         table = self.tables.get(span.table_id)
         if table is not None and table.cuts and span not in table.records:
             raise SinkFencedError(f"{span} is no span of its table any more; this writer is late")
         return table.records.get(span) if table else None
 
-    def cut(self, order: SpanCut) -> Ts:
-        """As ``agent.sinks.delta_cut``; and it knows whether a change lies between the old spans and the new ones.
+    def cut(self, order: SpanRepartition) -> Ts:
+        """As ``agent.sinks.delta.alter.repartition``; and it knows whether a change lies between the old spans and
+        the new ones.
 
         :raises SinkFencedError: the table has had a later cut.
         """
@@ -239,7 +241,7 @@ class Sink:
 
         :raises SinkFencedError: the record is not ``from_ts``.
         """
-        recorded = self.recorded_ts(span)
+        recorded = self.committed_ts(span)
         if recorded != from_ts:
             self._note(f"{writer} refused: {span} ({from_ts}, {to_ts}] where {recorded} is recorded")
             raise SinkFencedError(f"{span} is recorded at {recorded}, not at {from_ts}; this writer is late")

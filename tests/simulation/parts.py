@@ -1,4 +1,4 @@
-"""What a processor works with in the simulation: ``agent.parts.Parts`` over ``outside``.
+"""What a processor works with in the simulation: ``agent.control.runtime.SpanRuntime`` over ``outside``.
 
 Only I/O is replaced. The log's head, the unit records, the reader of segments, the plan of a flush and retention are
 the real ones. "Threads" are tasks of the machine that a cancellation abandons, as it does with real ones; a request
@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from agent.effects import StartUnit
+from agent.control.effects import StartUnit
+from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.errors import JobError, SinkConfigError, SinkFencedError, SourceUnreachableError
 from agent.flush import job
 from agent.flush.plan import Order, plan_flush
 from agent.log import retention
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.segment import SegmentName
-from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
-from agent.ports import FlushResult, FlushTask
+from agent.ports.sink import FlushResult, FlushTask
 from agent.units.records import UnitRecords
 from reactor import keys
-from reactor.client import Compare, EtcdClient
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, TableSpan, Ts
-from reactor.records import (
+from reactor.records.changefeed import (
     ChangefeedInfo,
     DdlRecord,
     SchemaChangeKind,
@@ -37,6 +36,7 @@ from reactor.records import (
     UnitRecord,
     UnitStage,
 )
+from reactor.store.port import Compare, EtcdClient
 from tests.simulation.outside import RowEvent, Segment, Sink, Storage, StorageReader, Upstream
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class SimulatedParts:
         self._random: Random = node.world.chance("parts", node.name, capture, info.id, info.epoch)
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
-        recorded = await self._node.in_thread(self._recorded_ts(span))
+        recorded = await self._node.in_thread(self._committed_ts(span))
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
@@ -101,15 +101,15 @@ class SimulatedParts:
 
     # Spans
 
-    async def _recorded_ts(self, span: TableSpan) -> Ts:
-        recorded = await self._ask(lambda: self._sink.recorded_ts(span))
+    async def _committed_ts(self, span: TableSpan) -> Ts:
+        recorded = await self._ask(lambda: self._sink.committed_ts(span))
         if recorded is None:
             raise SinkConfigError(f"the sink has no record of {span}")
         return recorded
 
     async def _flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
         await self._take_time()
-        from_ts = min(position.recorded_ts for position in positions)
+        from_ts = min(position.committed_ts for position in positions)
         to_ts = max(limits.target(position.table.table_id) for position in positions)
         known_ts = min(position.checkpoint_ts for position in positions)
         is_due = to_ts > known_ts
@@ -142,13 +142,13 @@ class SimulatedParts:
         self._sink.commit(task.span, task.from_ts, task.to_ts, rows, writer)
 
     async def _look_again(self, span: SpanFlushed) -> SpanFlushed:
-        """As ``agent.feed_parts`` does."""
+        """As ``agent.feeds.runtime`` does."""
         before = span.position
         try:
             position = await self.open_span(before.table, before.span, before.checkpoint_ts)
         except SinkFencedError:
             return span
-        return SpanFlushed(position) if position.recorded_ts > before.recorded_ts else span
+        return SpanFlushed(position) if position.committed_ts > before.committed_ts else span
 
     # Units
 

@@ -12,28 +12,29 @@ from unittest import mock
 
 import anyio
 
-from agent import processor
+from agent.control import processor
+from agent.control.runtime import FlushLimits
 from agent.log import head, retention
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
-from agent.parts import FlushLimits
 from agent.units.records import UnitRecords
-from capture import comparison
-from capture.door import Door
-from owner import ddl, jobs
-from owner.ddl import SchemaChanges
+from capture.member import diff
+from capture.member.cluster_service import ClusterService
+from owner import jobs
+from owner.feed.sync_points import SyncPoints
 from owner.jobs import SinkRead
-from owner.recut import Recuts
 from owner.scheduler import replication
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.replication import ReplicationSet, Role
-from owner.sync_points import SyncPoints
+from owner.tables import schema_changes as ddl
+from owner.tables.repartition import Repartitions
+from owner.tables.schema_changes import SchemaChanges
 from reactor import txn
-from reactor.cuts import TableCut
 from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.messages import SpanState
 from reactor.pending import Pending
-from reactor.records import DdlRecord, Era, LogHead
+from reactor.records.changefeed import DdlRecord, Era, LogHead
+from reactor.records.partitioning import TablePartitioning
 from reactor.session import Session
 from reactor.watch import WatchCursor
 from reactor.worker import EtcdWorker
@@ -173,7 +174,7 @@ def outlive_the_lease(stack: ExitStack) -> None:
 
 def state_a_checkpoint_of_some_spans(stack: ExitStack) -> None:
     """A table without a span holds nothing back."""
-    _replace(stack, Coordinator, "lowest", property(lambda self: self.roster.lowest))
+    _replace(stack, Coordinator, "lowest", property(lambda self: self.span_index.lowest))
 
 
 def write_past_the_barrier(stack: ExitStack) -> None:
@@ -193,13 +194,13 @@ def remove_segments_that_are_needed(stack: ExitStack) -> None:
 
 def give_a_second_life_the_epochs_of_the_first(stack: ExitStack) -> None:
     """A changefeed that is created anew under its old name begins at epoch 1 again."""
-    original = Door._check_absent
+    original = ClusterService._check_absent
 
-    async def check_absent(self: Door, *args: Any) -> int:
+    async def check_absent(self: ClusterService, *args: Any) -> int:
         await original(self, *args)
         return 1
 
-    _replace(stack, Door, "_check_absent", check_absent)
+    _replace(stack, ClusterService, "_check_absent", check_absent)
 
 
 def give_a_second_life_the_log_of_the_first(stack: ExitStack) -> None:
@@ -217,7 +218,7 @@ def record_a_sync_point_that_slipped(stack: ExitStack) -> None:
     original = SyncPoints.handle_read
 
     def handle_read(self: SyncPoints, answer: SinkRead) -> None:
-        tables = tuple(replace(table, recorded_ts=Ts(0)) for table in answer.tables)
+        tables = tuple(replace(table, committed_ts=Ts(0)) for table in answer.tables)
         original(self, replace(answer, tables=tables))
 
     _replace(stack, SyncPoints, "handle_read", handle_read)
@@ -226,21 +227,23 @@ def record_a_sync_point_that_slipped(stack: ExitStack) -> None:
 def cut_before_the_sink_has(stack: ExitStack) -> None:
     """A table's new spans begin when the old ones have stopped, whatever the sink records."""
 
-    def await_sink(self: Recuts, facts: Any, table: Any, cut: TableCut, under_way: Any, now: float) -> Any:
+    def await_sink(
+        self: Repartitions, facts: Any, table: Any, cut: TablePartitioning, under_way: Any, now: float
+    ) -> Any:
         return self._settle(facts, cut, under_way, under_way.ts)
 
-    _replace(stack, Recuts, "_await_sink", await_sink)
+    _replace(stack, Repartitions, "_await_sink", await_sink)
 
 
 def cut_ahead_of_the_spans(stack: ExitStack) -> None:
     """A table is cut where its log is, wherever its spans have stopped."""
-    original = Recuts._await_stop
+    original = Repartitions._await_stop
 
-    def await_stop(self: Recuts, facts: Any, cut: TableCut, sets: Any) -> Any:
+    def await_stop(self: Repartitions, facts: Any, cut: TablePartitioning, sets: Any) -> Any:
         self.holds[cut.table_id] = max(self.holds[cut.table_id], facts.head.resolved_ts)
         return original(self, facts, cut, sets)
 
-    _replace(stack, Recuts, "_await_stop", await_stop)
+    _replace(stack, Repartitions, "_await_stop", await_stop)
 
 
 def forget_what_holds_a_table(stack: ExitStack) -> None:
@@ -265,26 +268,26 @@ def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
 
 def compare_what_was_not_held(stack: ExitStack) -> None:
     """Source and sink are compared wherever they are."""
-    original = comparison._checkpoints
+    original = diff._checkpoints
 
-    async def checkpoints(desk: Any, changefeed: Any) -> list[Ts]:
-        await original(desk, changefeed)
-        return [desk.held_ts]
+    async def checkpoints(operations: Any, changefeed: Any) -> list[Ts]:
+        await original(operations, changefeed)
+        return [operations.held_ts]
 
-    async def reach(desk: Any, changefeed: Any, is_there: Any) -> None:
+    async def reach(operations: Any, changefeed: Any, is_there: Any) -> None:
         return None
 
-    async def ask(self: Door, job: Any) -> Any:
+    async def ask(self: ClusterService, job: Any) -> Any:
         if isinstance(job, jobs.HoldAt):
             self.held_ts = job.ts  # type: ignore[attr-defined]
             return job.ts
         answer = await original_ask(self, job)
         return getattr(self, "held_ts", answer) if isinstance(job, jobs.Release) else answer
 
-    original_ask = Door.ask
-    _replace(stack, Door, "ask", ask)
-    _replace(stack, comparison, "_reach", reach)
-    _replace(stack, comparison, "_checkpoints", checkpoints)
+    original_ask = ClusterService.ask
+    _replace(stack, ClusterService, "ask", ask)
+    _replace(stack, diff, "_reach", reach)
+    _replace(stack, diff, "_checkpoints", checkpoints)
 
 
 #: name → how to plant it

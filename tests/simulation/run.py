@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import structlog
 
-from reactor.records import FeedState
+from reactor.records.changefeed import FeedState
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulationLoop, StandstillError
 from tests.simulation.node import Node

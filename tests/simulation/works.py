@@ -1,4 +1,4 @@
-"""What a machine's process gives its lives to work with: ``capture.works.Works`` over ``outside``."""
+"""What a machine's process gives its lives to work with: ``capture.member.services.DataPlane`` over ``outside``."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+from agent.control.runtime import SpanRuntime
 from agent.errors import SinkConfigError, SourceUnreachableError
-from agent.parts import Parts
-from agent.ports import SpanCut
-from agent.running import running_error
-from capture.cluster import ChangefeedSpec, TableDiff
-from capture.secrets import Keeper
-from capture.works import LifeWorks
+from agent.ports.sink import SpanRepartition
+from agent.running_error import running_error
+from capture.api.port import ChangefeedSpec, TableDiff
+from capture.member.services import MemberDataPlane
+from capture.security.secrets import Keeper
 from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
 from reactor import keys
-from reactor.client import Compare, EtcdClient, Target
-from reactor.cuts import TableCut
 from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.errors import WeirError
-from reactor.held import needed_ts
 from reactor.ids import MAX_TS, CaptureId, Ts
-from reactor.records import ChangefeedInfo, LogHead, SealedUri, TableRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, LogHead, SealedUri, TableRecord, UnitRecord
+from reactor.records.held import needed_ts
+from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
+from reactor.store.port import Compare, EtcdClient, Target
 from tests.simulation.outside import Outside
 from tests.simulation.parts import SimulatedParts
 
@@ -48,7 +48,7 @@ class OpenKeeper(Keeper):
 
 
 class SimulatedWorks:
-    """One machine's works; see ``capture.works.Works``."""
+    """One machine's works; see ``capture.member.services.DataPlane``."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -60,13 +60,15 @@ class SimulatedWorks:
     async def stop(self) -> None:
         """Nothing to stop."""
 
-    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> LifeWorks:
+    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
         return SimulatedLifeWorks(self._node, client, capture, state)
 
     async def check(self, spec: ChangefeedSpec) -> None:
         """Whatever is asked for can be."""
 
-    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:
+    async def recorded(
+        self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]
+    ) -> tuple[Ts, ...]:
         tables = self._node.world.outside.sinks[info.sink.sealed].tables
         found = [tables.get(table.table_id) for table in unit.tables]
         if not all(found):
@@ -114,7 +116,7 @@ class SimulatedLifeWorks:
         self._capture = capture
         self._state = state
 
-    def open(self, info: ChangefeedInfo) -> Parts:
+    def open(self, info: ChangefeedInfo) -> SpanRuntime:
         def checkpoint() -> Ts:
             feed = self._state.changefeeds.get(info.id)
             return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
@@ -140,7 +142,7 @@ class SimulatedLifeWorks:
 
     async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
         sink = self._node.world.outside.sinks[effect.info.sink.sealed]
-        order = SpanCut(effect.old, effect.new, effect.ts, effect.number)
+        order = SpanRepartition(effect.old, effect.new, effect.ts, effect.number)
         said = partial(SinkCut, effect.changefeed, effect.table.table_id, effect.number, effect.ts)
         try:
             if await self._is_still_there(effect.info):
@@ -162,7 +164,7 @@ class SimulatedLifeWorks:
             post(said(running_error(failure)))
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
-        """In the order of ``capture.works``: a look, the source, a list of files, a look, the files."""
+        """In the order of ``capture.member.services``: a look, the source, a list of files, a look, the files."""
         error = ""
         try:
             if await self._is_still_there(effect.info):

@@ -34,7 +34,7 @@ T = TypeVar("T")
 _END_S = 60
 
 _EPOCH_S = 1_750_000_000.0
-_CLOCKS = ("time.time", "agent.flusher.time", "agent.running.time", "agent.flush.job.time")
+_CLOCKS = ("time.time", "agent.control.flusher.time", "agent.running_error.time", "agent.flush.job.time")
 
 
 class World:

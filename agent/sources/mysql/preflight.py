@@ -11,17 +11,17 @@ from typing import Final
 import structlog
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError
-from agent.filters import TableFilter
-from agent.sources.mysql import grants
-from agent.sources.mysql.cascades import unlogged_cascades
-from agent.sources.mysql.catalog import read_schemas
-from agent.sources.mysql.connection import Connection, connect
-from agent.sources.mysql.dump_plan import needs_exact_rows
-from agent.sources.mysql.identity import read_identity
-from agent.sources.mysql.tables import FoundTable, find_tables
-from agent.sources.mysql.uri import Target
-from agent.sources.source import SourceReport
-from reactor.records import SinkMode
+from agent.filter.tables import TableFilter
+from agent.ports.source import SourceReport
+from agent.sources.mysql.server import grants
+from agent.sources.mysql.server.cascades import unlogged_cascades
+from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.connection import Connection, connect
+from agent.sources.mysql.server.identity import read_identity
+from agent.sources.mysql.server.tables import FoundTable, find_tables
+from agent.sources.mysql.server.uri import Target
+from agent.sources.mysql.snapshot.dump_plan import needs_exact_rows
+from reactor.records.changefeed import SinkMode
 
 #: the oldest with binlogs that were tried, or are told alike
 _MARIADB_MIN: Final = (10, 5)

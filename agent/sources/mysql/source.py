@@ -3,25 +3,25 @@
 from collections.abc import Collection, Sequence
 
 from agent.errors import PositionLostError
-from agent.schema import TableSchema, ZeroDates
-from agent.sources.mysql import catalog
-from agent.sources.mysql.connection import connect
-from agent.sources.mysql.consistency import current_place
-from agent.sources.mysql.dump import MysqlDumper
-from agent.sources.mysql.identity import read_identity
+from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.sources.common.starts import refuse_future
+from agent.sources.mysql.position.consistency import current_place
+from agent.sources.mysql.position.resume import current_position, epoch_of
 from agent.sources.mysql.preflight import check_source
-from agent.sources.mysql.resume import current_position, epoch_of
-from agent.sources.mysql.snapshot import MysqlSnapshot
+from agent.sources.mysql.server import catalog
+from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.identity import read_identity
+from agent.sources.mysql.server.uri import parse_uri
+from agent.sources.mysql.snapshot.dump import MysqlDumper
+from agent.sources.mysql.snapshot.rows import MysqlSnapshot
 from agent.sources.mysql.streams import MysqlStreams
-from agent.sources.mysql.uri import parse_uri
-from agent.sources.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
-from agent.sources.starts import refuse_future
 from reactor.ids import Ts
-from reactor.records import TableRecord
+from reactor.records.changefeed import TableRecord
 
 
 class MysqlSource:
-    """``agent.sources.source.Source`` over one server's binlog.
+    """``agent.ports.source.Source`` over one server's binlog.
 
     :raises SourceConfigError: a malformed URI.
     """

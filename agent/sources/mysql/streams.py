@@ -7,34 +7,34 @@ server of the position, by GTID at another one (``resume``). A new session ends 
 from collections.abc import Sequence
 from typing import Final
 
-from agent.ddl import known_tables
 from agent.errors import SourceConfigError
-from agent.event_filter import rules_for
-from agent.filters import TableFilter
-from agent.schema import TableSchema, ZeroDates
-from agent.sources.arena import Arena
-from agent.sources.mysql.catalog import SYSTEM_SCHEMAS, read_schemas
-from agent.sources.mysql.connection import Connection, connect
-from agent.sources.mysql.consistency import current_place
-from agent.sources.mysql.interpreter import Interpreter, Server
-from agent.sources.mysql.known import KnownTables
-from agent.sources.mysql.positions import SourcePosition
-from agent.sources.mysql.recover import forgotten
-from agent.sources.mysql.reread import Reread
-from agent.sources.mysql.resume import position_at, resume
-from agent.sources.mysql.rolled_back import RolledBack
-from agent.sources.mysql.stream import BinlogStream
-from agent.sources.mysql.table_ids import table_id
-from agent.sources.mysql.uri import Target
-from agent.sources.source import Position, Scope, StreamOrder
-from reactor.records import DdlRecord, SinkMode
+from agent.filter.events import rules_for
+from agent.filter.tables import TableFilter
+from agent.ports.source import Position, Scope, StreamOrder
+from agent.rows.arena import Arena
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.rows.schema_change import known_tables
+from agent.sources.mysql.binlog.recover import forgotten
+from agent.sources.mysql.binlog.reread import Reread
+from agent.sources.mysql.binlog.rolled_back import RolledBack
+from agent.sources.mysql.binlog.stream import BinlogStream
+from agent.sources.mysql.ddl.interpreter import Interpreter, Server
+from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.position.consistency import current_place
+from agent.sources.mysql.position.positions import SourcePosition
+from agent.sources.mysql.position.resume import position_at, resume
+from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, read_schemas
+from agent.sources.mysql.server.connection import Connection, connect
+from agent.sources.mysql.server.uri import Target
+from reactor.records.changefeed import DdlRecord, SinkMode
 
 #: in the words of event filters
 _RENAME: Final = ("rename table",)
 
 
 class MysqlStreams:
-    """``agent.sources.source.Streams``; ``order.reader`` is the server id that we go by."""
+    """``agent.ports.source.Streams``; ``order.reader`` is the server id that we go by."""
 
     def __init__(self, target: Target, order: StreamOrder, scope: Scope) -> None:
         self._target = target
@@ -114,7 +114,7 @@ class MysqlStreams:
 
 
 class MysqlStream:
-    """``agent.sources.source.OpenStream``."""
+    """``agent.ports.source.OpenStream``."""
 
     def __init__(self, connection: Connection, stream: BinlogStream, reread: Reread) -> None:
         self._connection = connection

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from agent.errors import SourceAuthError, SourceConfigError, TableIneligibleError
-from agent.filters import TableFilter
-from agent.sources.postgres.connection import Connection, connect
-from agent.sources.postgres.identity import read_identity
-from agent.sources.postgres.sql import identifier, literal, qualified
-from agent.sources.source import SourceReport
-from reactor.records import SinkMode, TableRecord
+from agent.filter.tables import TableFilter
+from agent.ports.source import SourceReport
+from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.identity import read_identity
+from agent.sources.postgres.server.sql import identifier, literal, qualified
+from reactor.records.changefeed import SinkMode, TableRecord
 
 _VERSION_MIN = 14
 #: ordinary and partitioned tables (these appear as one table); no partitions, nothing without WAL

@@ -5,26 +5,26 @@ from collections.abc import Collection, Iterator, Sequence
 import pyarrow as pa
 
 from agent.errors import PositionLostError, SourceConfigError
-from agent.schema import TableSchema
-from agent.sources.postgres import slots
-from agent.sources.postgres.catalog import read_schemas
-from agent.sources.postgres.connection import connect
-from agent.sources.postgres.dump import PostgresDumper
-from agent.sources.postgres.export import ExportedSnapshot, create_slot
-from agent.sources.postgres.identity import read_identity
+from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
+from agent.rows.schema import TableSchema
+from agent.sources.common.starts import refuse_future
 from agent.sources.postgres.preflight import check_source
-from agent.sources.postgres.slots import Names
-from agent.sources.postgres.snapshot import read_table, session
+from agent.sources.postgres.server import slots
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.identity import read_identity
+from agent.sources.postgres.server.slots import Names
+from agent.sources.postgres.server.uri import parse_uri
+from agent.sources.postgres.snapshot.dump import PostgresDumper
+from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
+from agent.sources.postgres.snapshot.rows import read_table, session
 from agent.sources.postgres.streams import PostgresStreams
-from agent.sources.postgres.uri import parse_uri
-from agent.sources.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
-from agent.sources.starts import refuse_future
 from reactor.ids import Ts
-from reactor.records import TableRecord
+from reactor.records.changefeed import TableRecord
 
 
 class PostgresSource:
-    """``agent.sources.source.Source`` over one slot.
+    """``agent.ports.source.Source`` over one slot.
 
     :raises SourceConfigError: a slot name that PostgreSQL does not take.
     """

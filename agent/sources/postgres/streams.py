@@ -9,29 +9,29 @@ from functools import partial
 
 import structlog
 
-from agent.ddl import known_tables
 from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceUnreachableError
-from agent.filters import TableFilter
-from agent.schema import TableSchema
-from agent.sources.arena import Arena
-from agent.sources.postgres import slots
-from agent.sources.postgres.connection import Connection, connect
-from agent.sources.postgres.identity import read_identity
-from agent.sources.postgres.look import Look, look_at
-from agent.sources.postgres.lsn import format_lsn
-from agent.sources.postgres.resolver import TextFormNeeded, TypeResolver
-from agent.sources.postgres.slots import Names
-from agent.sources.postgres.stream import ReplicationStream
-from agent.sources.postgres.tracker import SchemaTracker
-from agent.sources.source import Position, Scope, StreamOrder, StreamRestart
+from agent.filter.tables import TableFilter
+from agent.ports.source import Position, Scope, StreamOrder, StreamRestart
+from agent.rows.arena import Arena
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import known_tables
+from agent.sources.postgres.server import slots
+from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.identity import read_identity
+from agent.sources.postgres.server.lsn import format_lsn
+from agent.sources.postgres.server.slots import Names
+from agent.sources.postgres.stream.catalog_lookup import Look, look_at
+from agent.sources.postgres.stream.relation_cache import SchemaTracker
+from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
+from agent.sources.postgres.stream.stream import ReplicationStream
 from reactor.ids import Ts
-from reactor.records import DdlRecord, SinkMode
+from reactor.records.changefeed import DdlRecord, SinkMode
 
 _log = structlog.get_logger()
 
 
 class PostgresStreams:
-    """``agent.sources.source.Streams`` over one slot. Where nobody says which server it is, the first one counts."""
+    """``agent.ports.source.Streams`` over one slot. Where nobody says which server it is, the first one counts."""
 
     def __init__(self, uri: str, names: Names, order: StreamOrder, scope: Scope) -> None:
         self._uri = uri
@@ -63,7 +63,7 @@ class PostgresStreams:
     def _check_position(self, resolved_ts: Ts) -> tuple[str, ...]:
         """Also returns the publications.
 
-        Questions go through a session of their own: what a walsender learns of a table through SQL stays in its
+        HeartbeatBudget go through a session of their own: what a walsender learns of a table through SQL stays in its
         caches, and it would decode older changes of that table with today's columns.
         """
         names = self._names
@@ -134,7 +134,7 @@ class PostgresStreams:
 
 
 class PostgresStream:
-    """``agent.sources.source.OpenStream``."""
+    """``agent.ports.source.OpenStream``."""
 
     def __init__(self, connection: Connection, stream: ReplicationStream) -> None:
         self._connection = connection

@@ -18,7 +18,7 @@ def _additions(view: View) -> list[AddTask]:
     if not loads:
         return []
     tasks = []
-    for span in islice(view.roster.missing, view.add_batch_size):
+    for span in islice(view.span_index.missing, view.add_batch_size):
         capture = least_loaded(loads)
         loads[capture] += 1
         tasks.append(AddTask(span, capture))
@@ -26,5 +26,5 @@ def _additions(view: View) -> list[AddTask]:
 
 
 def _removals(view: View) -> list[RemoveTask]:
-    sets = view.roster.sets
-    return [RemoveTask(span) for span in sorted(view.roster.surplus) if sets[span].state is SetState.REPLICATING]
+    sets = view.span_index.sets
+    return [RemoveTask(span) for span in sorted(view.span_index.surplus) if sets[span].state is SetState.REPLICATING]

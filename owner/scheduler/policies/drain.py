@@ -9,7 +9,7 @@ from reactor.ids import CaptureId
 def pick_target(view: View) -> CaptureId | None:
     """A capture that says it is stopping and has spans. The owner is left out: it resigns, and its successor drains."""
     stopping = {id for id, status in view.captures.items() if status is CaptureStatus.STOPPING and id != view.owner}
-    return min((capture for capture in stopping if view.roster.held_by(capture)), default=None)
+    return min((capture for capture in stopping if view.span_index.held_by(capture)), default=None)
 
 
 def plan(view: View, target: CaptureId) -> list[MoveTask]:
@@ -19,7 +19,7 @@ def plan(view: View, target: CaptureId) -> list[MoveTask]:
     if not loads or not view.is_settled:
         return []
     tasks = []
-    for span in view.roster.written_by(target)[: view.max_tasks]:
+    for span in view.span_index.written_by(target)[: view.max_tasks]:
         capture = least_loaded(loads)
         loads[capture] += 1
         tasks.append(MoveTask(span, capture))

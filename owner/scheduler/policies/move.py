@@ -16,11 +16,11 @@ def plan(view: View, wishes: Mapping[TableSpan, CaptureId]) -> list[MoveTask]:
 def settle(view: View, wishes: dict[TableSpan, CaptureId]) -> None:
     """Drop wishes that are fulfilled, or can never be: unknown span, or a capture that does not serve."""
     for span, capture in list(wishes.items()):
-        replication = view.roster.sets.get(span)
+        replication = view.span_index.sets.get(span)
         if replication is None or capture not in view.serving or replication.primary == capture:
             del wishes[span]
 
 
 def _can_start(view: View, span: TableSpan, capture: CaptureId) -> bool:
-    replication = view.roster.sets.get(span)
+    replication = view.span_index.sets.get(span)
     return replication is not None and replication.state is SetState.REPLICATING and capture in view.serving

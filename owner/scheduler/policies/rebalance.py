@@ -13,4 +13,4 @@ def plan(view: View) -> Burst | None:
         return Burst(())
     if not view.is_settled or not view.serving:
         return None
-    return Burst(tuple(level(view, limit=len(view.roster.sets))))
+    return Burst(tuple(level(view, limit=len(view.span_index.sets))))

@@ -1,8 +1,8 @@
 """Dull-field builders for the agent's tests: one owner, one capture, one changefeed."""
 
-from agent import effects
-from agent.agent import Agent
-from agent.gate import Gate, Owner
+from agent.control import effects
+from agent.control.agent import Agent
+from agent.control.gate import Gate, Owner
 from reactor.effects import Send
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import (

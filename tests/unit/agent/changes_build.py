@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from agent.ports import BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
-from agent.schema import Column, TableSchema
+from agent.rows.changes import BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
+from agent.rows.schema import Column, TableSchema
 
 #: Stands in an after image for a large value that the update left out.
 UNCHANGED = object()

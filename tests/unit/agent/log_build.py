@@ -7,10 +7,10 @@ import pyarrow as pa
 from agent.log import segment
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
-from agent.ports import SegmentRef, TableBatch
-from agent.schema import LOG_BATCH, Column, TableSchema
+from agent.rows.batches import SegmentRef, TableBatch
+from agent.rows.schema import LOG_BATCH, Column, TableSchema
 from reactor.ids import Ts
-from reactor.records import Era, LogHead
+from reactor.records.changefeed import Era, LogHead
 
 
 def schema(table_id: int, *, columns: tuple[str, ...] = ("id",)) -> TableSchema:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from types import EllipsisType
 from typing import Final
 
-from agent.schema import Column, Dialect, TableSchema, ZeroDates
-from agent.sources.mysql import wire
-from agent.sources.mysql.types import FieldType
+from agent.rows.schema import Column, Dialect, TableSchema, ZeroDates
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.decode.types import FieldType
 
 #: values of an image: NULL, and left out
 NULL: Final = None

@@ -4,11 +4,11 @@ import socket
 import struct
 from collections.abc import Callable
 
-from agent.schema import TableSchema
-from agent.sources.arena import Arena, ArenaPool, Cut
-from agent.sources.postgres.connection import Connection
-from agent.sources.postgres.stream import ReplicationStream
-from agent.sources.postgres.uri import Target
+from agent.rows.arena import Arena, ArenaPool, LogChunk
+from agent.rows.schema import TableSchema
+from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.uri import Target
+from agent.sources.postgres.stream.stream import ReplicationStream
 from reactor.ids import Ts
 
 
@@ -89,7 +89,7 @@ def taken(pool: ArenaPool) -> Arena:
 StreamedEvent = tuple[int, int, int, bytes, str]
 
 
-def events_of(cut: Cut) -> list[StreamedEvent]:
+def events_of(cut: LogChunk) -> list[StreamedEvent]:
     found = []
     for item in cut.batches():
         for commit_ts, seq, event in zip(*(column.to_pylist() for column in item.batch.columns), strict=True):

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from agent import effects
-from agent.agent import Agent
-from agent.gate import Owner
+from agent.control import effects
+from agent.control.agent import Agent
+from agent.control.gate import Owner
 from reactor.effects import Log, Send
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import (
@@ -20,7 +20,7 @@ from reactor.messages import (
     WorkerStage,
     WorkerStatus,
 )
-from reactor.records import RunningError, Unit
+from reactor.records.changefeed import RunningError, Unit
 from tests.unit.agent.agent_build import (
     FEED,
     HERE,

@@ -5,15 +5,15 @@ from typing import cast
 
 import pytest
 
-from agent import apply_ddl
-from agent.apply_ddl import Terms
-from agent.ddl import KnownTable, SchemaChange, known_tables
-from agent.ports import Sink
-from agent.schema import TableSchema
-from agent.sources import comparing
-from agent.sources.comparing import Columns
+from agent.ports.sink import Sink
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import KnownTable, SchemaChange, known_tables
+from agent.schema_changes import apply
+from agent.schema_changes.apply import Terms
+from agent.sources.common import schema_diff
+from agent.sources.common.schema_diff import Columns
 from reactor.ids import Ts
-from reactor.records import (
+from reactor.records.changefeed import (
     ChangefeedConfig,
     DdlRecord,
     EventFilter,
@@ -43,7 +43,7 @@ def known(schema: TableSchema) -> KnownTable:
 
 
 def changed(schema: TableSchema, columns: Columns) -> TableChange:
-    change = comparing.compare(known(BEFORE), known(schema), columns)
+    change = schema_diff.compare(known(BEFORE), known(schema), columns)
     assert change is not None
     return change
 
@@ -62,9 +62,9 @@ CASES = [
     ("rename column", changed(respelt("a", name="c"), Columns({"c": "a"})), "ALTER TABLE t RENAME COLUMN a TO c"),
     ("drop column", changed(without("a"), Columns()), "ALTER TABLE t DROP a"),
     ("add column", changed(BEFORE, Columns(added=("a",))), "ALTER TABLE t DROP a, ADD a VARCHAR(20)"),
-    ("drop table", comparing.dropped(known(BEFORE)), "DROP TABLE t"),
-    ("drop database", comparing.dropped(known(BEFORE)), "/* x */ DROP SCHEMA d"),
-    ("create table", comparing.created(known(BEFORE)), "CREATE TABLE t (…)"),
+    ("drop table", schema_diff.dropped(known(BEFORE)), "DROP TABLE t"),
+    ("drop database", schema_diff.dropped(known(BEFORE)), "/* x */ DROP SCHEMA d"),
+    ("create table", schema_diff.created(known(BEFORE)), "CREATE TABLE t (…)"),
 ]
 
 
@@ -74,7 +74,7 @@ def test_a_change_goes_by_its_name(event: str, change: TableChange, statement: s
     for ignored, *_ in CASES:
         filters = FilterConfig(event_filters=(EventFilter(matcher=("d.*",), ignore_event=(ignored,)),))
         sink = Altered()
-        apply_ddl.apply(cast("Sink", sink), record, Terms(ChangefeedConfig(filter=filters), SinkMode.UPSERT))
+        apply.apply(cast("Sink", sink), record, Terms(ChangefeedConfig(filter=filters), SinkMode.UPSERT))
         is_also = ignored == "drop column" and event == "add column"  # it did both
         assert bool(sink.changes) is not (ignored == event or is_also), ignored
 
@@ -86,7 +86,7 @@ def test_the_sink_is_asked_for_nothing_of_a_table_that_the_source_cannot_follow(
     record = DdlRecord(ts=Ts(5), changes=(hold, changed(without("a"), Columns())))
     assert [change.table_id for change in record.holds] == [8]
     sink = Altered()
-    apply_ddl.apply(cast("Sink", sink), record, Terms(ChangefeedConfig(), SinkMode.UPSERT))
+    apply.apply(cast("Sink", sink), record, Terms(ChangefeedConfig(), SinkMode.UPSERT))
     assert [change.name for change in sink.changes] == ["d.t"]
     known_before = known_tables([known(BEFORE).record, lost], {7: BEFORE, 8: BEFORE}, [record], at=Ts(5))
     assert known_before[8] == KnownTable(lost, BEFORE, hold.reason)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.changes import NetChanges, net_changes
 from agent.errors import TableHeldError
-from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, Changes
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, Changes
+from agent.rows.fold import NetChanges, net_changes
 from tests.unit.agent.changes_build import ARROW, UNCHANGED, Change, changes, delete, insert, truncate, update
 
 Table = dict[int, tuple[Any, ...]]

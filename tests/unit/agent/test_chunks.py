@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.schema import Column, TableSchema
-from agent.sources.postgres.chunks import ChunkPlan, PlanKind, plan_chunks
+from agent.rows.schema import Column, TableSchema
+from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind, plan_chunks
 
 _SCHEMA = TableSchema(1, "s", "t", (Column("id", 20, -1, is_key=True), Column("name", 25, -1)))
 

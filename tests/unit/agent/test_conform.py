@@ -4,12 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from agent.conform import conform
 from agent.errors import TableHeldError
-from agent.ports import BEFORE_FULL, INSERT, UPDATE, Changes
-from agent.schema import Column, TableSchema
-from agent.sources.postgres.types import arrow_schema
-from reactor.records import SchemaChangeKind, TableChange
+from agent.rows.changes import BEFORE_FULL, INSERT, UPDATE, Changes
+from agent.rows.schema import Column, TableSchema
+from agent.schema_changes.conform import conform
+from agent.sources.postgres.decode.types import arrow_schema
+from reactor.records.changefeed import SchemaChangeKind, TableChange
 
 INT4, INT8, TEXT = 23, 20, 25
 

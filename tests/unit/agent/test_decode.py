@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError
-from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE
-from agent.schema import Column, TableSchema
-from agent.sources.postgres import types
-from agent.sources.postgres.decode import decode
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE
+from agent.rows.schema import Column, TableSchema
+from agent.sources.postgres.decode import types
+from agent.sources.postgres.decode.decode import decode
 
 #: NULL, unchanged, text form, binary form
 NULL, UNCHANGED = b"n", b"u"

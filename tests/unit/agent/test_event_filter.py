@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from agent import event_filter
 from agent.errors import FilterError
-from agent.event_filter import TableRules, rules_for
-from agent.ports import BEFORE_FULL, BEFORE_KEY
-from reactor.records import ColumnSelector, EventFilter, FilterConfig
+from agent.filter import events
+from agent.filter.events import TableRules, rules_for
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY
+from reactor.records.changefeed import ColumnSelector, EventFilter, FilterConfig
 from tests.unit.agent.changes_build import UNCHANGED, changes, delete, insert, table_schema, truncate, update
 
 ROWS = [
@@ -97,7 +97,7 @@ def test_statements_are_ignored_by_what_they_do_or_say() -> None:
 )
 def test_a_config_that_does_not_fit_is_refused(config: FilterConfig, reason: str) -> None:
     with pytest.raises(FilterError, match=reason):
-        event_filter.check(config, table_schema(), key=("id",))
+        events.check(config, table_schema(), key=("id",))
 
 
 def test_no_filter_costs_nothing() -> None:

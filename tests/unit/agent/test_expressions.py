@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from agent.errors import FilterError
-from agent.expressions import parse
+from agent.filter.expressions import parse
 
 ROWS = pa.RecordBatch.from_pydict(
     {

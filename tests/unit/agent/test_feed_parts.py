@@ -8,13 +8,14 @@ from typing import cast
 
 import anyio
 
-from agent.feed_parts import Feed, FeedParts
-from agent.ports import Executor, Sink
+from agent.feeds.runtime import ChangefeedRuntime, Feed
+from agent.ports.executor import Executor
+from agent.ports.sink import Sink
 from agent.sinks.blackhole import BlackholeSink
 from agent.sinks.uri import parse_sink_uri
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import ChangefeedConfig, Mode, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode, TableRecord
+from reactor.store.memory import MemoryClient, MemoryEtcd
 
 TABLE = TableRecord(table_id=1, schema_name="public", name="t")
 
@@ -24,7 +25,7 @@ class SilentSink(BlackholeSink):
         super().__init__(parse_sink_uri("blackhole://"), changefeed="f", mode=SinkMode.UPSERT)
         self._asked, self._answer = asked, answer
 
-    def recorded_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
+    def committed_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         self._asked.set()
         self._answer.wait()
         return None
@@ -37,7 +38,7 @@ class SilentFeed(Feed):
         return SilentSink(self.asked, self.answer)
 
 
-def parts_of(kind: type[Feed], directory: Path) -> FeedParts:
+def parts_of(kind: type[Feed], directory: Path) -> ChangefeedRuntime:
     feed = kind(
         id=ChangefeedId("feed"),
         cluster="c",
@@ -52,7 +53,7 @@ def parts_of(kind: type[Feed], directory: Path) -> FeedParts:
         created=1,
     )
     client, nobody = MemoryClient(MemoryEtcd()), cast("Executor", None)
-    return FeedParts(feed, capture=CaptureId("a"), client=client, executor=nobody, checkpoint=lambda: Ts(0))
+    return ChangefeedRuntime(feed, capture=CaptureId("a"), client=client, executor=nobody, checkpoint=lambda: Ts(0))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.errors import SourceConfigError
-from agent.filters import TableFilter
+from agent.filter.tables import TableFilter
 
 
 @pytest.mark.parametrize(

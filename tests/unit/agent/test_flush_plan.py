@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.control.runtime import FlushLimits, SpanPosition
 from agent.flush.plan import FlushPlan, Order, Weights, group_tasks, plan_flush
-from agent.parts import FlushLimits, SpanPosition
-from agent.ports import FlushTask, SegmentRef
+from agent.ports.sink import FlushTask
+from agent.rows.batches import SegmentRef
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records import LogHead, SinkMode, TableRecord
+from reactor.records.changefeed import LogHead, SinkMode, TableRecord
 
 UPSERT = Order("feed", "delta+file:///lake", SinkMode.UPSERT, "/log")
 CHANGELOG = replace(UPSERT, sink_mode=SinkMode.CHANGELOG)
@@ -137,9 +138,9 @@ def test_flushes_get_there_and_cut_no_transaction(
         assert here.checkpoint_ts < to_ts <= target
         assert to_ts == target or to_ts in {item.resolved_ts for item in log}
         covered = {item.seq for task in plan.tasks for item in task.segments}
-        needed = {s.seq for s in log if 1 in s.tables and s.last_ts > here.recorded_ts and s.first_ts <= to_ts}
+        needed = {s.seq for s in log if 1 in s.tables and s.last_ts > here.committed_ts and s.first_ts <= to_ts}
         assert covered == needed
-        here = replace(here, checkpoint_ts=to_ts, recorded_ts=to_ts if plan.tasks else here.recorded_ts)
+        here = replace(here, checkpoint_ts=to_ts, committed_ts=to_ts if plan.tasks else here.committed_ts)
     assert here.checkpoint_ts >= target
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 import anyio
 import pytest
 
+from agent.control.flusher import Flusher, Join, Leave, Limits
+from agent.control.runtime import Flushed, FlushLimits, SpanFlushed, SpanPosition
 from agent.errors import JobError, SinkConfigError, SinkError, SinkFencedError, TableHeldError, TablePassingError
-from agent.flusher import Flusher, Join, Leave, Limits
-from agent.parts import Flushed, FlushLimits, SpanFlushed, SpanPosition
-from agent.running import running_error
-from capture.actors import ActorRef, ActorSystem
+from agent.running_error import running_error
+from capture.actors.actor import ActorRef, ActorSystem
 from reactor.errors import WeirError
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records import LogHead, RunningError, TableRecord
+from reactor.records.changefeed import LogHead, RunningError, TableRecord
 
 pytestmark = pytest.mark.looptime
 
@@ -48,7 +48,7 @@ class Sink:
         if error is not None:
             return SpanFlushed(at, error=running_error(error).with_(table_id=at.table.table_id))
         to_ts = limits.target(at.table.table_id)
-        return SpanFlushed(replace(at, checkpoint_ts=to_ts, recorded_ts=to_ts), rows=1)
+        return SpanFlushed(replace(at, checkpoint_ts=to_ts, committed_ts=to_ts), rows=1)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.gate import Gate, Owner
+from agent.control.gate import Gate, Owner
 from reactor.ids import CaptureId, ChangefeedId, TableSpan
 from reactor.messages import Body, Header, Heartbeat, Message, RemoveSpan, StopWorker
 

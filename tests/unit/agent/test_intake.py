@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agent.errors import SourceError, SourceUnreachableError
+from agent.rows.arena import ArenaPool, LogChunk
 from agent.settings import SyncSettings
-from agent.sources.arena import ArenaPool, Cut
-from agent.units.intake import Intake
+from agent.units.stream_reader import StreamReader
 from reactor.ids import Ts
 from tests.unit.agent.stream_build import Wire, begin, commit, keepalive, relation, row, stream_on
 
@@ -17,16 +17,16 @@ _TIMEOUT_S = 5.0
 
 @dataclass
 class Bench:
-    """An intake in its thread. ``cuts`` grows as they are delivered."""
+    """An stream_reader in its thread. ``cuts`` grows as they are delivered."""
 
     wire: Wire
     pool: ArenaPool
-    intake: Intake
-    cuts: list[Cut] = field(default_factory=list)
+    stream_reader: StreamReader
+    cuts: list[LogChunk] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
     error: SourceError | None = None
 
-    def deliver(self, cut: Cut) -> None:
+    def deliver(self, cut: LogChunk) -> None:
         with self.changed:
             self.cuts.append(cut)
             self.changed.notify_all()
@@ -35,10 +35,10 @@ class Bench:
         with self.changed:
             assert self.changed.wait_for(condition, _TIMEOUT_S)
 
-    def settle(self, cut: Cut) -> None:
+    def settle(self, cut: LogChunk) -> None:
         if cut.arena is not None:
             self.pool.give(cut.arena)
-        self.intake.settled(cut.resolved_ts)
+        self.stream_reader.settled(cut.resolved_ts)
 
     def feed(self, *messages: bytes) -> None:
         self.wire.server.sendall(b"".join(messages))
@@ -57,12 +57,14 @@ def running(settings: SyncSettings) -> Iterator[Bench]:
     wire.server.settimeout(_TIMEOUT_S)
     pool = ArenaPool(settings.arenas, settings.segment_bytes)
     stream = stream_on(wire, pool, resolved=50)
-    intake = Intake(stream, pool, durable_ts=Ts(50), deliver=lambda cut: bench.deliver(cut), settings=settings)
-    bench = Bench(wire, pool, intake)
+    stream_reader = StreamReader(
+        stream, pool, durable_ts=Ts(50), deliver=lambda cut: bench.deliver(cut), settings=settings
+    )
+    bench = Bench(wire, pool, stream_reader)
 
     def run() -> None:
         try:
-            intake.run()
+            stream_reader.run()
         except SourceError as error:
             with bench.changed:
                 bench.error = error
@@ -73,7 +75,7 @@ def running(settings: SyncSettings) -> Iterator[Bench]:
     try:
         yield bench
     finally:
-        intake.stop()
+        stream_reader.stop()
         wire.abort()
         thread.join(_TIMEOUT_S)
         wire.close()

@@ -12,8 +12,8 @@ _REPO = Path(agent.__file__).parent.parent
 
 _COMPILED = """
 import sys
-from agent import key_hash
-from agent.sources.mysql import decode
+from agent.kernels import key_hash
+from agent.sources.mysql.decode import decode
 loaded = [vars(module) for name, module in sys.modules.items() if name.startswith("agent.")]
 kernels = {id(each): each for names in loaded for each in names.values() if hasattr(each, "nopython_signatures")}
 misses = [sum(kernel.stats.cache_misses.values()) for kernel in kernels.values()]
@@ -38,7 +38,7 @@ def test_first_process_compiles_one_kernel_and_has_the_others_compiled(tmp_path:
 
 
 def test_without_a_place_to_keep_them_every_process_compiles() -> None:
-    ran = _run("from agent.sources.civil import days_from_civil; print(days_from_civil(1970, 1, 2))", "/proc/nowhere")
+    ran = _run("from agent.kernels.civil import days_from_civil; print(days_from_civil(1970, 1, 2))", "/proc/nowhere")
     assert ran.stdout.split() == ["1"]
     assert "NUMBA_CACHE_DIR" in ran.stderr
 
@@ -46,9 +46,9 @@ def test_without_a_place_to_keep_them_every_process_compiles() -> None:
 def test_change_of_what_kernels_import_is_noticed(tmp_path: Path) -> None:
     """numba compares only the file that a kernel stands in."""
     shutil.copytree(_REPO / "agent", tmp_path / "agent", ignore=shutil.ignore_patterns("__pycache__"))
-    home = "from agent.kernel import _home; print(_home())"
+    home = "from agent.kernels.jit import _home; print(_home())"
     before = _run(home, None, tmp_path).stdout
     assert Path(before.strip()).is_relative_to(tmp_path)
-    ports = tmp_path / "agent" / "ports.py"  # it numbers the operations, and has no kernel
-    ports.write_text(ports.read_text() + "\n")
+    changes = tmp_path / "agent" / "rows" / "changes.py"  # it numbers the operations, and has no kernel
+    changes.write_text(changes.read_text() + "\n")
     assert _run(home, None, tmp_path).stdout != before

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.key_hash import key_hash
-from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
-from agent.schema import Column, TableSchema
-from agent.span_rows import by_span, keep_span, key_changes
+from agent.kernels.key_hash import key_hash
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
+from agent.rows.schema import Column, TableSchema
+from agent.rows.spans import by_span, keep_span, key_changes
 from owner.scheduler.spans import even_spans
 from reactor.ids import KEY_SPACE, TableSpan
 

@@ -7,13 +7,13 @@ import pytest
 from agent.errors import LogFencedError
 from agent.log.head import EtcdHeadStore, LogWriter, epoch_of
 from agent.log.segment import SegmentName
-from agent.ports import SegmentRef
-from reactor.client import Compare, Delete, Put, Target
+from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import InfoKey, LogKey
-from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import Era, LogHead
+from reactor.records.changefeed import Era, LogHead
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Compare, Delete, Put, Target
 from tests.unit.agent.log_build import name
 
 _KEY = LogKey("c", "default", ChangefeedId("feed"), "main")

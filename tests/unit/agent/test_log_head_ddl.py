@@ -3,12 +3,12 @@
 import pytest
 
 from agent.errors import HoldTooEarlyError, LogFencedError
-from reactor.client import Put
-from reactor.formats import ClusterFormat
 from reactor.ids import Ts
 from reactor.keys import FormatKey
-from reactor.memory import MemoryEtcd
-from reactor.records import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.formats import ClusterFormat
+from reactor.store.memory import MemoryEtcd
+from reactor.store.port import Put
 from tests.unit.agent.test_log_head import Outage, stored, writer, written
 
 

@@ -5,10 +5,10 @@ from typing import cast
 import pytest
 
 from agent.errors import NEW_SNAPSHOT, PositionLostError, SnapshotLostByGCError
-from agent.sources.postgres import slots
-from agent.sources.postgres.connection import Connection
-from agent.sources.postgres.refusals import refusal
-from agent.sources.postgres.uri import parse_uri
+from agent.sources.postgres.server import slots
+from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.refusals import refusal
+from agent.sources.postgres.server.uri import parse_uri
 from reactor.ids import Ts
 
 TARGET = parse_uri("postgresql://u@h/d")

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import LogError
-from agent.ports import StagedFile
-from agent.schema import Column, TableSchema
-from agent.sources.dumping import DoneChunk, Plan, TablePlan
-from agent.sources.postgres.chunks import ChunkPlan, PlanKind
+from agent.ports.sink import StagedFile
+from agent.ports.snapshot import DoneChunk, Plan, TablePlan
+from agent.rows.schema import Column, TableSchema
+from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind
 from agent.units.manifest import Manifest, read_manifest
 from reactor.ids import Ts
-from reactor.records import TableRecord
+from reactor.records.changefeed import TableRecord
 
 _SCHEMA = TableSchema(7, "s", 't"x', (Column("id", 23, -1, "integer", True),))
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from agent import memory
+from agent.spark import memory
 
 
 def test_children_inherit_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from zlib import crc32
 import pytest
 
 from agent.errors import DecodeError, SourceConfigError
-from agent.sources.mysql.binlog_file import MAGIC, FileEvent, open_binlog
-from agent.sources.mysql.wire import FORMAT_DESCRIPTION, STOP, XID
+from agent.sources.mysql.decode.wire import FORMAT_DESCRIPTION, STOP, XID
+from agent.sources.mysql.inspect.file import MAGIC, FileEvent, open_binlog
 
 
 def _event(kind: int, body: bytes, *, length: int | None = None) -> bytes:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.schema import Column, TableSchema
-from agent.sources.mysql.chunk_plan import plan_chunks
-from agent.sources.mysql.chunks import WHOLE_TABLE, ChunkPlan, PlanKind
-from agent.sources.mysql.types import FieldType
+from agent.rows.schema import Column, TableSchema
+from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.snapshot.chunk_plan import plan_chunks
+from agent.sources.mysql.snapshot.chunks import WHOLE_TABLE, ChunkPlan, PlanKind
 
 _KEYS = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 _ID = Column("id", FieldType.LONGLONG, 0, is_key=True)

@@ -20,17 +20,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError, SourceError
-from agent.sources.arena import Arena
-from agent.sources.mysql import json_binary, wire
-from agent.sources.mysql.binlog_file import MAGIC, open_binlog
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.positions import BinlogPosition, first_epoch
-from agent.sources.mysql.reading import ToldEvent, read_events
-from agent.sources.mysql.stream import BinlogStream
-from agent.sources.mysql.table_map import parse_table_map
-from agent.sources.source import StreamRestart
+from agent.ports.source import StreamRestart
+from agent.rows.arena import Arena
+from agent.sources.mysql.binlog.stream import BinlogStream
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.json import binary
+from agent.sources.mysql.decode.table_map import parse_table_map
+from agent.sources.mysql.inspect.file import MAGIC, open_binlog
+from agent.sources.mysql.inspect.report import ToldEvent, read_events
+from agent.sources.mysql.position.positions import BinlogPosition, first_epoch
 from reactor.errors import WeirError
-from reactor.records import DdlRecord
+from reactor.records.changefeed import DdlRecord
 from tests import binlog_files
 from tests.binlog import Binlog, Line
 from tests.binlog_files import number, rows, table_map
@@ -183,7 +184,7 @@ def test_any_type_with_any_modifier_and_any_values(
 @example(b"\x02" + b"\xff\xff\x06\x00" + b"\x02\x04\x00" * 3)
 def test_any_bytes_as_a_document(data: bytes) -> None:
     with contextlib.suppress(ValueError):
-        json_binary.to_text(data)
+        binary.to_text(data)
 
 
 def test_a_document_whose_offsets_lead_to_one_place_ends_soon() -> None:
@@ -196,7 +197,7 @@ def test_a_document_whose_offsets_lead_to_one_place_ends_soon() -> None:
         data += struct.pack("<HH", count, left) + (b"\x02" + struct.pack("<H", size)) * count
     data += struct.pack("<HH", 0, 4)
     with pytest.raises(ValueError, match="overlap"):
-        json_binary.to_text(b"\x02" + data)
+        binary.to_text(b"\x02" + data)
 
 
 def test_lengths_are_not_believed(tmp_path: Path) -> None:

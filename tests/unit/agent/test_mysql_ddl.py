@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from agent.schema import Column, Dialect, TableSchema
-from agent.sources.comparing import Columns
-from agent.sources.dialects import arrow_schema
-from agent.sources.mysql.ddl import (
+from agent.rows.schema import Column, Dialect, TableSchema
+from agent.sources.common.schema_diff import Columns
+from agent.sources.mysql.ddl.parser.parse import (
     Altered,
     Created,
     DatabaseDropped,
@@ -18,7 +17,8 @@ from agent.sources.mysql.ddl import (
     Unparsed,
     parse_ddl,
 )
-from agent.sources.mysql.types import FieldType
+from agent.sources.mysql.decode.types import FieldType
+from agent.sources.registry import arrow_schema
 
 T = ("d", "t")
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError
-from agent.ports import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE
-from agent.schema import Column, ZeroDates
-from agent.sources.mysql import decode as module
-from agent.sources.mysql import wire
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.types import FieldType
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE
+from agent.rows.schema import Column, ZeroDates
+from agent.sources.mysql.decode import decode as module
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.types import FieldType
 from tests.binlog_rows import as_batch
 from tests.unit.agent.rows_build import ABSENT, INT, NAME, NOTE, NULL, delete, event, insert, int4, table, text, update
 

@@ -8,10 +8,13 @@ from datetime import timedelta, timezone
 import pytest
 
 from agent.errors import DecodeError
-from agent.sources.mysql import events, sql_text, statements, wire
-from agent.sources.mysql.positions import BinlogPosition
-from agent.sources.mysql.session import Session
-from agent.sources.mysql.statements import Kind
+from agent.sources.mysql.binlog import events
+from agent.sources.mysql.ddl import statements
+from agent.sources.mysql.ddl.parser import sql_text
+from agent.sources.mysql.ddl.statements import Kind
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.position.positions import BinlogPosition
+from agent.sources.mysql.values.session import Session
 from tests import binlog
 
 #: as MySQL 9.2 wrote one for uuid:foobaz:1

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from agent.ddl import KnownTable
-from agent.schema import TableSchema, ZeroDates
-from agent.sources.mysql.events import DdlEvent
-from agent.sources.mysql.interpreter import Interpreter, Server
-from agent.sources.mysql.known import KnownTables
-from agent.sources.mysql.table_ids import table_id
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.rows.schema_change import KnownTable
+from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.ddl.interpreter import Interpreter, Server
+from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.decode.table_ids import table_id
 from reactor.ids import Ts
-from reactor.records import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 from tests.unit.agent.test_mysql_ddl import names, table
 
 ALTER, CREATE, DROP, HOLD, RENAME = (

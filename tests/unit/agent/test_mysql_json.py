@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError
-from agent.ports import UPDATE, Changes
-from agent.schema import Column
-from agent.sources.mysql import conversions, json_binary, json_numbers, kernels_json, wire
-from agent.sources.mysql.builders import BadValueError
-from agent.sources.mysql.decode import decode
-from agent.sources.mysql.types import FieldType
+from agent.rows.changes import UPDATE, Changes
+from agent.rows.schema import Column
+from agent.sources.mysql.decode import conversions, wire
+from agent.sources.mysql.decode.builders import BadValueError
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.json import binary, kernels, numbers
+from agent.sources.mysql.decode.types import FieldType
 from tests.binlog_rows import as_batch
 from tests.unit.agent.rows_build import ABSENT, INT, NULL, event, image, int4, table, text
 
@@ -104,7 +105,7 @@ _DOCUMENTS = st.recursive(
 @settings(deadline=None)
 @given(_DOCUMENTS, st.booleans())
 def test_documents_of_all_shapes_come_out_as_they_went_in(value: Any, is_large: bool) -> None:
-    shown = json_binary.to_text(_document(value, is_large=is_large))
+    shown = binary.to_text(_document(value, is_large=is_large))
     assert json.loads(shown) == value
     assert isinstance(value, float) == (isinstance(value, float) and ("." in shown or "e" in shown))
 
@@ -117,15 +118,15 @@ def test_damage_is_refused_or_read_but_nothing_else(document: bytes, changed: li
         if at < len(damaged):
             damaged[at] = byte
     try:
-        json_binary.to_text(bytes(damaged))
+        binary.to_text(bytes(damaged))
     except ValueError:
         return
 
 
 def test_the_text_is_mysqls() -> None:
     value: dict[str, Any] = {"bb": [1, 2.0, 'x\n\x01"é'], "a": None, "c": {}}
-    assert json_binary.to_text(_document(value)) == '{"a": null, "c": {}, "bb": [1, 2.0, "x\\n\\u0001\\"é"]}'
-    assert json_binary.to_text(b"") == "null"
+    assert binary.to_text(_document(value)) == '{"a": null, "c": {}, "bb": [1, 2.0, "x\\n\\u0001\\"é"]}'
+    assert binary.to_text(b"") == "null"
 
 
 #: as MySQL 8 prints them inside JSON
@@ -149,12 +150,12 @@ _DOUBLES = {
 
 @pytest.mark.parametrize(("value", "shown"), _DOUBLES.items())
 def test_doubles(value: float, shown: str) -> None:
-    assert json_numbers.double_text(value) == shown
+    assert numbers.double_text(value) == shown
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_doubles_read_back_as_they_were(value: float) -> None:
-    assert repr(float(json_numbers.double_text(value))) == repr(value)
+    assert repr(float(numbers.double_text(value))) == repr(value)
 
 
 def _opaque(kind: int, data: bytes) -> bytes:
@@ -179,12 +180,12 @@ _OPAQUE = {
 
 @pytest.mark.parametrize(("document", "shown"), _OPAQUE.values(), ids=_OPAQUE.keys())
 def test_values_of_sql_types(document: bytes, shown: str) -> None:
-    assert json_binary.to_text(document) == shown
+    assert binary.to_text(document) == shown
 
 
 def test_a_large_document_costs_its_size() -> None:
     value = [{"name": "x" * 20, "n": i} for i in range(20_000)]
-    assert json.loads(json_binary.to_text(_document(value, is_large=True))) == value
+    assert json.loads(binary.to_text(_document(value, is_large=True))) == value
 
 
 def _converted(*documents: bytes | None) -> list[str | None]:
@@ -198,13 +199,13 @@ def _converted(*documents: bytes | None) -> list[str | None]:
 @given(st.lists(st.none() | _DOCUMENTS | st.decimals(-(10**6), 10**6, places=3).map(float), max_size=5), st.booleans())
 def test_the_kernel_writes_what_python_writes(values: list[Any], is_large: bool) -> None:
     documents = [None if value is None else _document([value], is_large=is_large) for value in values]
-    assert _converted(*documents) == [None if one is None else json_binary.to_text(one) for one in documents]
+    assert _converted(*documents) == [None if one is None else binary.to_text(one) for one in documents]
 
 
 @pytest.mark.parametrize("value", [*_DOUBLES, 2.675, -0.001, 1e9, 999999999999999.0, 0.1 + 0.2, 1 / 3, 123.456789012])
 def test_the_kernels_doubles_are_pythons(value: float) -> None:
     document = _document({"d": value, "e": -value})
-    assert _converted(document) == [json_binary.to_text(document)]
+    assert _converted(document) == [binary.to_text(document)]
 
 
 def test_the_kernel_does_the_common_documents_by_itself() -> None:
@@ -212,9 +213,9 @@ def test_the_kernel_does_the_common_documents_by_itself() -> None:
     common = _document({"a": [1, -2, 2**40, 2**64 - 1, True, None, 'é"\n\x02'], "b": {"price": 12.5, "n": -0.07}})
     rare = _document([1 / 3])
     ends = np.cumsum([0, len(common), len(rare)]).astype(np.int32)
-    size = kernels_json.write_documents(np.frombuffer(common + rare, np.uint8), ends, offsets, out, is_left)
+    size = kernels.write_documents(np.frombuffer(common + rare, np.uint8), ends, offsets, out, is_left)
     assert is_left.tolist() == [False, True]
-    assert out[:size].tobytes().decode() == json_binary.to_text(common)
+    assert out[:size].tobytes().decode() == binary.to_text(common)
 
 
 @settings(deadline=None, max_examples=300)

@@ -3,8 +3,8 @@
 import pytest
 
 from agent.errors import SourceConfigError, SourceError
-from agent.sources.mysql.gtid import MariaGtidSet, MysqlGtidSet, parse_gtid_set
-from agent.sources.mysql.positions import (
+from agent.sources.mysql.position.gtid import MariaGtidSet, MysqlGtidSet, parse_gtid_set
+from agent.sources.mysql.position.positions import (
     BinlogPosition,
     SourcePosition,
     first_epoch,

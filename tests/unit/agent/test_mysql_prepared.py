@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from agent.errors import SnapshotLostByGCError, SourceError, SourceUnreachableError
-from agent.sources.arena import Arena
-from agent.sources.mysql import prepared, split, wire
-from agent.sources.mysql.positions import BinlogPosition, SourcePosition, first_epoch, next_epoch, pack
-from agent.sources.mysql.prepared import NO_ROWS, KeptRows, Prepared, digest
-from agent.sources.mysql.recover import xid_name
-from agent.sources.mysql.reread import Reader, Reread
+from agent.rows.arena import Arena
+from agent.sources.mysql.binlog import prepared, split
+from agent.sources.mysql.binlog.prepared import NO_ROWS, KeptRows, Prepared, digest
+from agent.sources.mysql.binlog.recover import xid_name
+from agent.sources.mysql.binlog.reread import Reader, Reread
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.position.positions import BinlogPosition, SourcePosition, first_epoch, next_epoch, pack
 from reactor.ids import Ts
 from tests.binlog import Binlog, Line, query, rows, table_map
 from tests.unit.agent.test_mysql_stream import FILE, Fed, describe, is_wanted, lines, read_all, streaming

@@ -11,7 +11,7 @@ from agent.errors import (
     SourceError,
     SourceUnreachableError,
 )
-from agent.sources.mysql.refusals import BINLOG_FAILED, refusal
+from agent.sources.mysql.server.refusals import BINLOG_FAILED, refusal
 from tests.binlog import TARGET
 
 

@@ -1,6 +1,6 @@
 """What is known to be rolled back: ranges of rows that lie apart, found one after the other."""
 
-from agent.sources.mysql.rolled_back import NOTHING, Range, RolledBack
+from agent.sources.mysql.binlog.rolled_back import NOTHING, Range, RolledBack
 from reactor.ids import Ts
 
 

@@ -22,25 +22,28 @@ from agent.errors import (
     SourceError,
     SourceUnreachableError,
 )
-from agent.schema import Column, Dialect, TableSchema
-from agent.sources.arena import Arena, Cut
-from agent.sources.mysql import declarations as declarations_module
-from agent.sources.mysql import events, split, wire
-from agent.sources.mysql.declarations import Declarations
-from agent.sources.mysql.positions import BinlogPosition, first_epoch, pack
-from agent.sources.mysql.rolled_back import NOTHING, Range, RolledBack
-from agent.sources.mysql.stream import BinlogStream
-from agent.sources.mysql.table_ids import table_id
-from agent.sources.source import StreamRestart
+from agent.ports.source import StreamRestart
+from agent.rows.arena import Arena, LogChunk
+from agent.rows.schema import Column, Dialect, TableSchema
+from agent.sources.mysql.binlog import declarations as declarations_module
+from agent.sources.mysql.binlog import split
+from agent.sources.mysql.binlog.declarations import Declarations
+from agent.sources.mysql.binlog.rolled_back import NOTHING, Range, RolledBack
+from agent.sources.mysql.binlog.stream import BinlogStream
+from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.decode.table_name import parse_table_name
+from agent.sources.mysql.position.positions import BinlogPosition, first_epoch, pack
 from reactor.ids import Ts
-from reactor.records import DdlRecord
+from reactor.records.changefeed import DdlRecord
 from tests.binlog import CLOCK, SOURCE, Binlog, Line, query, rows, table_map
 
 FILE = "binlog.000001"
 
 
 def describe(body: bytes) -> TableSchema:
-    schema_name, name = events.parse_table_name(body)
+    schema_name, name = parse_table_name(body)
     return TableSchema(
         table_id(schema_name, name), schema_name, name, (Column("i", 3, 0, is_key=True),), dialect=Dialect.MYSQL
     )
@@ -50,7 +53,7 @@ def is_wanted(schema_name: str, name: str) -> bool:
     return schema_name == "a"
 
 
-def changed(event: events.DdlEvent) -> DdlRecord | None:
+def changed(event: DdlEvent) -> DdlRecord | None:
     return DdlRecord(ts=event.ts, statement=event.statement) if event.database == "a" else None
 
 
@@ -86,8 +89,8 @@ def send_all(far: socket.socket, data: bytes) -> None:
         far.sendall(data)
 
 
-def read_all(stream: Fed, *, arena_bytes: int = 1 << 20) -> list[Cut]:
-    """Cut where it must be, and once more at the end."""
+def read_all(stream: Fed, *, arena_bytes: int = 1 << 20) -> list[LogChunk]:
+    """LogChunk where it must be, and once more at the end."""
     cuts = []
     while True:
         if stream.is_full:
@@ -97,7 +100,7 @@ def read_all(stream: Fed, *, arena_bytes: int = 1 << 20) -> list[Cut]:
     return [*cuts, stream.cut(Arena(arena_bytes))] if stream.complete_rows else cuts
 
 
-def lines(cuts: list[Cut]) -> list[tuple[int, int, bytes]]:
+def lines(cuts: list[LogChunk]) -> list[tuple[int, int, bytes]]:
     """Commit Ts, ordinal and event of every line, in order."""
     return [
         (row["commit_ts"], row["seq"], row["event"])

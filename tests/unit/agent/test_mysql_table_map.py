@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError
-from agent.schema import Column, Dialect
-from agent.sources.mysql.table_ids import table_id
-from agent.sources.mysql.table_map import TableMap, parse_table_map
-from agent.sources.mysql.types import FieldType
+from agent.rows.schema import Column, Dialect
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
+from agent.sources.mysql.decode.types import FieldType
 
 
 def _counted(data: bytes) -> bytes:

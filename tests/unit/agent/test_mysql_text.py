@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.mysql import kernels_text
-from agent.sources.mysql.text_columns import BadTextError, Values, build
+from agent.sources.mysql.snapshot import kernels_text
+from agent.sources.mysql.snapshot.text_columns import BadTextError, Values, build
 
 _PACKET_MAX = 0xFFFFFF
 

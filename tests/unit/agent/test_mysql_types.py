@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from agent.schema import SOURCE_TYPE, Column, Dialect, TableSchema, ZeroDates
-from agent.sinks.delta_schema import delta_type
-from agent.sources.mysql import charsets, columns, type_names, types
-from agent.sources.mysql.types import FieldType, Kind
+from agent.rows.schema import SOURCE_TYPE, Column, Dialect, TableSchema, ZeroDates
+from agent.sinks.delta.table.schema import delta_type
+from agent.sources.mysql.decode import charsets, columns, type_names, types
+from agent.sources.mysql.decode.types import FieldType, Kind
 
 _DOCUMENT = Path(__file__).parents[3] / "docs" / "types.md"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SourceConfigError
-from agent.sources.mysql.table_ids import check_distinct, table_id
-from agent.sources.mysql.uri import SslMode, Target, parse_uri
+from agent.sources.mysql.decode.table_ids import check_distinct, table_id
+from agent.sources.mysql.server.uri import SslMode, Target, parse_uri
 
 
 def test_a_full_uri() -> None:

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from anyio import CapacityLimiter
 
-from agent.patience import LeftBehindError, Patience, run_patiently
+from agent.deadline import AbandonedError, Deadline, run_with_deadline
 
 
 class Stubborn:
@@ -19,8 +19,8 @@ class Stubborn:
         self.began = threading.Event()
         self.ended = threading.Event()
 
-    def __call__(self, patience: Patience) -> str:
-        with patience.covers(self.cancel):
+    def __call__(self, deadline: Deadline) -> str:
+        with deadline.covers(self.cancel):
             self.began.set()
             self.ended.wait(20)
         return "ended"
@@ -31,16 +31,16 @@ class Stubborn:
             self.ended.set()
 
 
-async def run(work: Callable[[Patience], str], *, timeout_s: float = 0.05, grace_s: float = 10.0) -> str:
-    return await run_patiently(work, timeout_s=timeout_s, limiter=CapacityLimiter(1), grace_s=grace_s)
+async def run(work: Callable[[Deadline], str], *, timeout_s: float = 0.05, grace_s: float = 10.0) -> str:
+    return await run_with_deadline(work, timeout_s=timeout_s, limiter=CapacityLimiter(1), grace_s=grace_s)
 
 
 async def test_work_that_ends_is_not_told_to() -> None:
-    assert await run(lambda patience: str(patience.is_over), timeout_s=60) == "False"
+    assert await run(lambda deadline: str(deadline.is_over), timeout_s=60) == "False"
 
 
 async def test_what_it_raises_comes_out_as_it_is() -> None:
-    def work(_: Patience) -> str:
+    def work(_: Deadline) -> str:
         raise TimeoutError("mine")
 
     with pytest.raises(TimeoutError, match="mine"):
@@ -62,10 +62,10 @@ async def test_it_is_told_again() -> None:
 async def test_work_that_does_not_listen_is_left_behind() -> None:
     work = Stubborn(after=1_000)
     limiter = CapacityLimiter(1)
-    with pytest.raises(LeftBehindError):
-        await run_patiently(work, timeout_s=0.01, limiter=limiter, grace_s=0.01)
+    with pytest.raises(AbandonedError):
+        await run_with_deadline(work, timeout_s=0.01, limiter=limiter, grace_s=0.01)
     with anyio.fail_after(5):
-        assert await run_patiently(lambda _: "next", timeout_s=5, limiter=limiter) == "next"
+        assert await run_with_deadline(lambda _: "next", timeout_s=5, limiter=limiter) == "next"
     work.ended.set()
 
 
@@ -79,7 +79,7 @@ async def test_work_that_nobody_wants_any_more_is_told_to_end() -> None:
 
 
 async def test_what_begins_too_late_is_cancelled_at_once() -> None:
-    patience, cancelled = Patience(), threading.Event()
-    patience.end()
-    with patience.covers(cancelled.set):
+    deadline, cancelled = Deadline(), threading.Event()
+    deadline.end()
+    with deadline.covers(cancelled.set):
         assert await anyio.to_thread.run_sync(cancelled.wait, 5)

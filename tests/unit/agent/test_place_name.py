@@ -2,9 +2,9 @@
 
 import pytest
 
+from agent.ports.source import BEGIN, Position
 from agent.sources import place_name
-from agent.sources.mysql.positions import BinlogPosition, first_epoch, next_epoch
-from agent.sources.source import BEGIN, Position
+from agent.sources.mysql.position.positions import BinlogPosition, first_epoch, next_epoch
 from reactor.ids import Ts
 
 

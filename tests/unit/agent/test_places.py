@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.schema import Column, TableSchema
-from agent.sources.postgres.places import matched, placed
+from agent.rows.schema import Column, TableSchema
+from agent.sources.postgres.stream.column_numbers import matched, placed
 
 
 def table(**columns: int) -> TableSchema:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SourceConfigError
-from agent.sources.postgres.uri import Target, parse_uri
+from agent.sources.postgres.server.uri import Target, parse_uri
 
 
 def test_a_full_uri() -> None:

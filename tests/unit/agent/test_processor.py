@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 import anyio
 import pytest
 
-from agent.agent import Agent
-from agent.effects import StartUnit
+from agent.control.agent import Agent
+from agent.control.effects import StartUnit
+from agent.control.gate import Gate, Owner
+from agent.control.processor import FromOwner, Input, Moved, Processor
+from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError, SinkError
-from agent.gate import Gate, Owner
-from agent.parts import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
-from agent.processor import FromOwner, Input, Moved, Processor
-from capture.actors import ActorRef, ActorSystem
+from capture.actors.actor import ActorRef, ActorSystem
 from reactor import keys
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import (
@@ -33,7 +33,7 @@ from reactor.messages import (
     StopWorker,
     WorkerStage,
 )
-from reactor.records import LogHead, RunningError, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import LogHead, RunningError, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.state import ClusterState
 
 pytestmark = pytest.mark.looptime
@@ -45,7 +45,7 @@ TABLE = TableRecord(table_id=7, schema_name="public", name="t", key=("id",), sta
 
 @dataclass
 class MemoryParts:
-    """Parts whose sink is a dictionary; ``errors`` are raised by the next flushes, one each."""
+    """SpanRuntime whose sink is a dictionary; ``errors`` are raised by the next flushes, one each."""
 
     recorded: dict[TableSpan, Ts] = field(default_factory=lambda: {SPAN: Ts(10)})
     errors: list[Exception] = field(default_factory=list)
@@ -66,9 +66,9 @@ class MemoryParts:
 
     def _flushed(self, position: SpanPosition, limits: FlushLimits) -> SpanFlushed:
         to_ts = limits.target(position.table.table_id)
-        self.flushes.append((position.recorded_ts, to_ts))
+        self.flushes.append((position.committed_ts, to_ts))
         self.recorded[position.span] = to_ts
-        return SpanFlushed(replace(position, recorded_ts=to_ts, checkpoint_ts=to_ts), commit_time=1.0, rows=1)
+        return SpanFlushed(replace(position, committed_ts=to_ts, checkpoint_ts=to_ts), commit_time=1.0, rows=1)
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
         on_progress(UnitState(5, 9, bytes_done=70))
@@ -84,9 +84,9 @@ class MemoryParts:
 class Rig:
     """A processor with its owner played by the test."""
 
-    def __init__(self, processor: ActorRef[Input], parts: MemoryParts, agent: Agent) -> None:
+    def __init__(self, processor: ActorRef[Input], runtime: MemoryParts, agent: Agent) -> None:
         self.processor = processor
-        self.parts = parts
+        self.runtime = runtime
         self.agent = agent
         self.sent: list[Body] = []
         self.reported: list[RunningError] = []
@@ -137,12 +137,12 @@ class Rig:
 
 @asynccontextmanager
 async def rig() -> AsyncIterator[Rig]:
-    parts = MemoryParts()
+    runtime = MemoryParts()
     agent = Agent(HERE, FEED, gate=Gate("run", 1, version="0.1.0", owner=Owner(OWNER, 3)))
     built: list[Rig] = []
     processor = Processor(
         agent,
-        parts,
+        runtime,
         send=lambda m: built[0].on_sent(m),
         report=lambda e: built[0].on_reported(e),
         warn=lambda e: built[0].warned.append(e),
@@ -150,14 +150,14 @@ async def rig() -> AsyncIterator[Rig]:
     )
     async with ActorSystem("test") as system:
         ref = system.spawn(processor, "processor")
-        built.append(Rig(ref, parts, agent))
+        built.append(Rig(ref, runtime, agent))
         await ref.tell(
             FromOwner(Message(OWNER, HERE, FEED, Header("0.1.0", 3, "", 1), Heartbeat((), False, Barrier())))
         )
         await built[0].until(lambda: agent.is_barrier_known)
         yield built[0]
         ref.stop(drain=False)
-    assert parts.is_closed
+    assert runtime.is_closed
 
 
 async def test_a_span_is_prepared_run_flushed_and_its_checkpoint_told() -> None:
@@ -165,7 +165,7 @@ async def test_a_span_is_prepared_run_flushed_and_its_checkpoint_told() -> None:
         await r.log_moves(20)
         await r.add_span()
         await r.until(lambda: r.checkpoint() == 20)
-        assert r.parts.flushes == [(10, 20)]
+        assert r.runtime.flushes == [(10, 20)]
         told = [b for b in r.sent if isinstance(b, HeartbeatResponse) and b.statuses]
         assert told[-1].statuses[-1].checkpoint.checkpoint_ts == 20
 
@@ -177,7 +177,7 @@ async def test_what_arrives_during_a_flush_is_one_next_flush() -> None:
         for resolved in range(21, 60):
             await r.log_moves(resolved)
         await r.until(lambda: r.checkpoint() == 59)
-        assert len(r.parts.flushes) <= 3
+        assert len(r.runtime.flushes) <= 3
 
 
 async def test_nothing_is_flushed_past_the_barrier() -> None:
@@ -203,21 +203,21 @@ async def test_an_order_for_a_table_not_yet_seen_waits_for_etcd() -> None:
 
 async def test_a_removed_span_stops_after_the_flush_under_way_with_its_last_checkpoint() -> None:
     async with rig() as r:
-        r.parts.flush_takes_s = 5.0
+        r.runtime.flush_takes_s = 5.0
         await r.log_moves(20)
         await r.add_span()
         await r.order(RemoveSpan(SPAN))
         await r.until(lambda: SPAN not in r.agent.spans)
         last = [b for b in r.sent if isinstance(b, DispatchResponse)][-1]
         assert last.status.state is SpanState.STOPPED
-        assert last.status.checkpoint.checkpoint_ts == r.parts.recorded[SPAN] == 20
+        assert last.status.checkpoint.checkpoint_ts == r.runtime.recorded[SPAN] == 20
         await r.log_moves(30)
-        assert r.parts.flushes == [(10, 20)]
+        assert r.runtime.flushes == [(10, 20)]
 
 
 async def test_passing_errors_are_tried_again_and_do_not_reach_the_owner() -> None:
     async with rig() as r:
-        r.parts.errors = [SinkConflictError("conflict; again")] * 3
+        r.runtime.errors = [SinkConflictError("conflict; again")] * 3
         await r.log_moves(20)
         await r.add_span()
         await r.until(lambda: r.checkpoint() == 20)
@@ -226,7 +226,7 @@ async def test_passing_errors_are_tried_again_and_do_not_reach_the_owner() -> No
 
 async def test_a_lasting_error_ends_the_span_and_reaches_the_owner() -> None:
     async with rig() as r:
-        r.parts.errors = [SinkError("nobody knows; look at the log")]
+        r.runtime.errors = [SinkError("nobody knows; look at the log")]
         await r.log_moves(20)
         await r.add_span()
         await r.until(lambda: bool(r.reported))
@@ -236,7 +236,7 @@ async def test_a_lasting_error_ends_the_span_and_reaches_the_owner() -> None:
 
 async def test_a_flush_that_was_given_up_is_tried_again_and_people_are_told_at_once() -> None:
     async with rig() as r:
-        r.parts.errors = [JobTimeoutError("it hangs; look there")]
+        r.runtime.errors = [JobTimeoutError("it hangs; look there")]
         await r.log_moves(100)
         await r.add_span()
         await r.until(lambda: r.checkpoint() == 100)
@@ -246,7 +246,7 @@ async def test_a_flush_that_was_given_up_is_tried_again_and_people_are_told_at_o
 
 async def test_five_passing_errors_in_a_row_reach_the_owner() -> None:
     async with rig() as r:
-        r.parts.errors = [SinkConflictError("conflict; again")] * 5
+        r.runtime.errors = [SinkConflictError("conflict; again")] * 5
         await r.log_moves(20)
         await r.add_span()
         await r.until(lambda: bool(r.reported))
@@ -284,7 +284,7 @@ async def test_a_drained_capture_is_told_once() -> None:
 
 async def test_a_unit_that_fails_says_why() -> None:
     async with rig() as r:
-        r.parts.unit_error = SinkConfigError("not writable; chmod it")
+        r.runtime.unit_error = SinkConfigError("not writable; chmod it")
         await r.order(StartWorker("main", Unit.LOAD, 1))
         await r.until(lambda: "main" in r.agent.slots and not r.agent.slots["main"].is_running)
         status = r.agent.slots["main"].status

@@ -1,6 +1,6 @@
 """Which processors run: started, told what moved, stopped before the next epoch, and not restarted after a failure."""
 
-from agent.processors import (
+from agent.control.processors import (
     Observe,
     ProcessorEnded,
     ProcessorReported,
@@ -11,7 +11,14 @@ from agent.processors import (
 from reactor import keys
 from reactor.effects import Commit
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.records import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError, SealedUri, TaskPosition
+from reactor.records.changefeed import (
+    ChangefeedInfo,
+    ChangefeedStatus,
+    FeedState,
+    RunningError,
+    SealedUri,
+    TaskPosition,
+)
 from reactor.state import ClusterState
 
 FEED = ChangefeedId("feed")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from agent.units import readers
 from agent.units.readers import claim, release
-from reactor.client import Compare, Operation, TxnResult
 from reactor.keys import ReaderKey
-from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Compare, Operation, TxnResult
 
 
 async def test_everybody_has_a_number_of_their_own_and_keeps_it() -> None:

@@ -1,9 +1,9 @@
 """What a capture sees in etcd at one moment bounds its flushes, whatever the owner has told it so far."""
 
-from agent.parts import FlushLimits, changed_tables, held_tables
+from agent.control.runtime import FlushLimits, changed_tables, held_tables
 from reactor.ids import Ts
 from reactor.messages import Barrier
-from reactor.records import DdlRecord, LogHead, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.changefeed import DdlRecord, LogHead, SchemaChangeKind, TableChange, TableRecord
 
 
 def record(ts: int, *tables: int, done: bool = False, before: str = "{}") -> DdlRecord:

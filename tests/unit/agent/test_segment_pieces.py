@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.log import segment
-from agent.schema import LOG_BATCH
+from agent.rows.schema import LOG_BATCH
 
 
 @given(events=st.lists(st.binary(max_size=20), max_size=30), size=st.integers(1, 100), cut=st.integers(0, 5))

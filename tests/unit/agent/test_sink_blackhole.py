@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from agent.ports import FlushTask
+from agent.ports.sink import FlushTask
 from agent.sinks import open_sink
 from reactor.ids import TableSpan, Ts
-from reactor.records import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode, TableRecord
 from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update
 
 RECORD = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
@@ -28,4 +28,4 @@ def test_nothing_is_recorded() -> None:
     [staged] = sink.stage(table_schema(), "0", iter([changes([insert(1, "a", "x")]).after]), Ts(100))
     assert staged.rows == 1
     sink.load(RECORD, table_schema(), ARROW, [staged])
-    assert sink.recorded_ts(RECORD, TableSpan(16384)) is None
+    assert sink.committed_ts(RECORD, TableSpan(16384)) is None

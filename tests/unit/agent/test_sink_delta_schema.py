@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from agent.errors import TableHeldError
-from agent.sinks.delta_schema import COMMIT_VERSION, delta_column, delta_schema, delta_type, missing_fields
+from agent.sinks.delta.table.schema import COMMIT_VERSION, delta_column, delta_schema, delta_type, missing_fields
 
 SAME = [
     pa.bool_(),

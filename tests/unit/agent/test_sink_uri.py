@@ -7,7 +7,7 @@ import pytest
 from agent.errors import SinkUriError
 from agent.sinks import open_sink
 from agent.sinks.uri import masked, parse_sink_uri
-from reactor.records import SinkMode
+from reactor.records.changefeed import SinkMode
 
 
 def test_a_local_directory() -> None:

@@ -8,15 +8,15 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from agent import effects
+from agent.control import effects
+from agent.control.flusher import Join, Leave
+from agent.control.runtime import SpanFlushed, SpanPosition
+from agent.control.span_writer import SpanOrder, SpanWriter
 from agent.errors import SinkPassingError, TableForeignError
-from agent.flusher import Join, Leave
-from agent.parts import SpanFlushed, SpanPosition
-from agent.span_writer import SpanOrder, SpanWriter
-from capture.actors import ActorRef, ActorSystem
+from capture.actors.actor import ActorRef, ActorSystem
 from reactor.ids import TableSpan, Ts
 from reactor.messages import SpanCheckpoint
-from reactor.records import RunningError, TableRecord
+from reactor.records.changefeed import RunningError, TableRecord
 from tests.unit.agent.test_processor import MemoryParts
 
 pytestmark = pytest.mark.looptime
@@ -44,7 +44,7 @@ class Flushers:
 @dataclass
 class Rig:
     writer: ActorRef[SpanOrder]
-    parts: MemoryParts
+    runtime: MemoryParts
     flusher: Flushers
     events: list[effects.SpanEvent]
     warned: list[RunningError]
@@ -56,12 +56,12 @@ class Rig:
 
 @asynccontextmanager
 async def rig() -> AsyncIterator[Rig]:
-    parts, flusher, events = MemoryParts(), Flushers(), list[effects.SpanEvent]()
+    runtime, flusher, events = MemoryParts(), Flushers(), list[effects.SpanEvent]()
     warned: list[RunningError] = []
     async with ActorSystem("test") as system:
         flusher_ref = system.spawn(flusher, "flusher")
-        writer = SpanWriter(SPAN, TABLE, parts=parts, flusher=flusher_ref, emit=events.append, warn=warned.append)
-        yield Rig(system.spawn(writer, "writer"), parts, flusher, events, warned)
+        writer = SpanWriter(SPAN, TABLE, runtime=runtime, flusher=flusher_ref, emit=events.append, warn=warned.append)
+        yield Rig(system.spawn(writer, "writer"), runtime, flusher, events, warned)
 
 
 async def test_it_is_prepared_without_writing_and_runs_from_where_the_sink_stands() -> None:
@@ -69,11 +69,11 @@ async def test_it_is_prepared_without_writing_and_runs_from_where_the_sink_stand
         await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
         assert await r.settle() == [effects.SpanPrepared(SPAN)]
         assert r.flusher.inside == {}
-        r.parts.recorded[SPAN] = Ts(15)  # the old writer came further before it stopped
+        r.runtime.recorded[SPAN] = Ts(15)  # the old writer came further before it stopped
         await r.writer.tell(effects.RunSpan(SPAN, Ts(12)))
         at_15 = SpanCheckpoint(Ts(15), Ts(15))
         assert (await r.settle())[1:] == [effects.SpanRunning(SPAN), effects.SpanProgress(SPAN, at_15)]
-        assert r.flusher.inside[SPAN].recorded_ts == 15
+        assert r.flusher.inside[SPAN].committed_ts == 15
 
 
 async def test_what_a_flush_did_is_its_checkpoint() -> None:
@@ -81,7 +81,7 @@ async def test_what_a_flush_did_is_its_checkpoint() -> None:
         await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
         await r.writer.tell(effects.RunSpan(SPAN, Ts(10)))
         await r.settle()
-        moved = replace(r.flusher.inside[SPAN], checkpoint_ts=Ts(30), recorded_ts=Ts(20))
+        moved = replace(r.flusher.inside[SPAN], checkpoint_ts=Ts(30), committed_ts=Ts(20))
         await r.writer.tell(SpanFlushed(moved, commit_time=5.0))
         assert (await r.settle())[-1] == effects.SpanProgress(SPAN, SpanCheckpoint(Ts(30), Ts(30)), 5.0)
 
@@ -113,7 +113,7 @@ async def test_a_sink_that_refuses_the_span_fails_it_with_the_reason(monkeypatch
         raise TableForeignError("the sink has no record of it; create the changefeed again")
 
     async with rig() as r:
-        monkeypatch.setattr(r.parts, "open_span", refuse)
+        monkeypatch.setattr(r.runtime, "open_span", refuse)
         await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
         [failed] = await r.settle()
         assert isinstance(failed, effects.SpanFailed)
@@ -135,7 +135,7 @@ async def test_a_sink_that_is_away_is_asked_until_it_is_back_and_people_are_told
         return SpanPosition(span, table, Ts(10), Ts(10))
 
     async with rig() as r:
-        monkeypatch.setattr(r.parts, "open_span", away)
+        monkeypatch.setattr(r.runtime, "open_span", away)
         await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
         assert await r.settle() == [effects.SpanPrepared(SPAN)]
         waits = [round(after - before) for before, after in pairwise(asked)]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import SnapshotLostByGCError, SourceUnreachableError
-from agent.sources.arena import ArenaPool, Cut
-from agent.sources.postgres.stream import ReplicationStream
+from agent.rows.arena import ArenaPool, LogChunk
+from agent.sources.postgres.stream.stream import ReplicationStream
 from tests.unit.agent.stream_build import (
     StreamedEvent,
     Wire,
@@ -94,7 +94,7 @@ def test_a_transaction_that_fills_an_arena_is_cut_without_moving_the_position(wi
     assert (second.is_complete, second.resolved_ts) == (True, 109)
 
 
-def taken_arena(cut: Cut):  # type: ignore[no-untyped-def]
+def taken_arena(cut: LogChunk):  # type: ignore[no-untyped-def]
     assert cut.arena is not None
     return cut.arena
 

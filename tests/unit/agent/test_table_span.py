@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from agent import effects
-from agent.table_span import EVENTS, ORDERS, LocalSpan, Order
+from agent.control import effects
+from agent.control.table_span import EVENTS, ORDERS, LocalSpan, Order
 from reactor.ids import TableSpan, Ts
 from reactor.messages import SpanCheckpoint, SpanState
-from reactor.records import RunningError
+from reactor.records.changefeed import RunningError
 
 SPAN = TableSpan(1)
 AT = SpanCheckpoint(Ts(3), Ts(5))

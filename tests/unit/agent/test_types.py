@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.schema import SOURCE_TYPE, Column, TableSchema
-from agent.sources.postgres import types
+from agent.rows.schema import SOURCE_TYPE, Column, TableSchema
+from agent.sources.postgres.decode import types
 
 _DOCUMENT = Path(__file__).parents[3] / "docs" / "types.md"
 

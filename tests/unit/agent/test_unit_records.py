@@ -4,11 +4,11 @@ import pytest
 
 from agent.errors import UnitFencedError
 from agent.units.records import UnitRecords
-from reactor.client import Compare, Delete, Put, Target
 from reactor.ids import ChangefeedId
 from reactor.keys import InfoKey, UnitKey
-from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import Unit, UnitRecord, UnitStage
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Compare, Delete, Put, Target
 
 _KEY = UnitKey("c", "default", ChangefeedId("feed"), "main")
 _INFO = str(InfoKey("c", "default", ChangefeedId("feed")))

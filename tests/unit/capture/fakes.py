@@ -4,16 +4,16 @@ import builtins
 
 import anyio
 
-from capture import cluster as views
+from capture.api import port as views
 from capture.config import ServerSettings
 from capture.errors import CaptureNotFoundError, ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
-from capture.secrets import mask
+from capture.security.secrets import mask
 from reactor.errors import NotOwnerError, OwnerNotFoundError
-from reactor.records import FeedState
+from reactor.records.changefeed import FeedState
 
 
 class MemoryCluster:
-    """Satisfies ``capture.cluster.Cluster``. ``specs`` is what was asked for; ``breaks_with`` fails the next call."""
+    """Satisfies ``capture.api.port.Cluster``. ``specs`` is what was asked for; ``breaks_with`` fails the next call."""
 
     def __init__(self, *, is_owner: bool = True, owner: str = "") -> None:
         self.owner = owner

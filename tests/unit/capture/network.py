@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from capture.errors import PeerUnreachableError, PortInUseError
-from capture.transport import Handler
+from capture.messaging.transport import Handler
 
 
 class MemoryStream(ByteStream):

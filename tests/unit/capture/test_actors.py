@@ -6,7 +6,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from capture.actors import Actor, ActorRef, ActorSystem, Context
+from capture.actors.actor import Actor, ActorRef, ActorSystem, Context
 from capture.errors import ActorDeadError, AskTimeoutError, MailboxFullError
 from reactor.errors import NotOwnerError
 

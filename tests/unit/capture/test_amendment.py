@@ -6,18 +6,18 @@ from typing import cast
 import pytest
 
 from agent.errors import PositionLostError, SinkConfigError
-from capture import amendment
-from capture.cluster import ChangefeedUpdate, ChangefeedView, FieldChange
-from capture.door import Door
+from capture.api.port import ChangefeedUpdate, ChangefeedView, FieldChange
 from capture.errors import JobRefusedError
-from capture.secrets import Keeper, new_key
-from capture.works import Works
+from capture.member import amendment
+from capture.member.cluster_service import ClusterService
+from capture.member.services import DataPlane
+from capture.security.secrets import Keeper, new_key
 from owner import jobs
-from owner.amendment import Difference
-from reactor.cuts import TableCut
+from owner.feed.amendment import Difference
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FeedState, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import ChangefeedInfo, FeedState, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.partitioning import TablePartitioning
 
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
 TABLES = tuple(TableRecord(table_id=n, schema_name="public", name=f"t{n}") for n in (1, 2))
@@ -33,7 +33,7 @@ class PlayedDoor:
     def unit_of(self, changefeed_id: str) -> UnitRecord | None:
         return self.unit
 
-    def cuts_of(self, changefeed_id: str) -> Mapping[int, TableCut]:
+    def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]:
         return {}
 
     async def ask(self, job: jobs.Job) -> object:
@@ -51,7 +51,9 @@ class PlayedWorks:
         self.checked: list[str] = []
         self._recorded = recorded
 
-    async def recorded(self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TableCut]) -> tuple[Ts, ...]:
+    async def recorded(
+        self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]
+    ) -> tuple[Ts, ...]:
         self.checked.append(info.sink.masked)
         if self.refusal:
             raise self.refusal
@@ -63,61 +65,63 @@ class PlayedWorks:
             raise self.refusal
 
 
-def feed(works: PlayedWorks, state: FeedState = FeedState.STOPPED) -> ChangefeedInfo:
-    keeper = works.keeper
+def feed(data_plane: PlayedWorks, state: FeedState = FeedState.STOPPED) -> ChangefeedInfo:
+    keeper = data_plane.keeper
     return ChangefeedInfo(id=ChangefeedId("feed"), source=keeper.seal(SOURCE), sink=keeper.seal(SINK), state=state)
 
 
-async def update(door: PlayedDoor, works: PlayedWorks, asked: ChangefeedUpdate, **state: FeedState) -> jobs.Update:
-    done = await amendment.update(cast("Door", door), cast("Works", works), feed(works, **state), asked)
+async def update(door: PlayedDoor, data_plane: PlayedWorks, asked: ChangefeedUpdate, **state: FeedState) -> jobs.Update:
+    done = await amendment.update(
+        cast("ClusterService", door), cast("DataPlane", data_plane), feed(data_plane, **state), asked
+    )
     assert done.changes == (FieldChange(field="sink", before="a", after="b"),)
     (job,) = door.asked
     assert isinstance(job, jobs.Update)
     return job
 
 
-async def rewind(door: PlayedDoor, works: PlayedWorks, ts: int) -> dict[str, int]:
-    done = await amendment.rewind(cast("Door", door), cast("Works", works), feed(works), Ts(ts))
+async def rewind(door: PlayedDoor, data_plane: PlayedWorks, ts: int) -> dict[str, int]:
+    done = await amendment.rewind(cast("ClusterService", door), cast("DataPlane", data_plane), feed(data_plane), Ts(ts))
     assert door.asked == [jobs.Rewind("", ChangefeedId("feed"), Ts(ts))]
     return {table.table: table.ts for table in done.tables}
 
 
 async def test_what_is_the_same_is_neither_checked_nor_sealed_again() -> None:
-    door, works = PlayedDoor(SYNC), PlayedWorks()
-    job = await update(door, works, ChangefeedUpdate(source_uri=SOURCE, sink_uri=SINK, target_ts=0))
-    assert (job.source, job.sink, job.target_ts, job.is_trial, works.checked) == (None, None, 0, False, [])
+    door, data_plane = PlayedDoor(SYNC), PlayedWorks()
+    job = await update(door, data_plane, ChangefeedUpdate(source_uri=SOURCE, sink_uri=SINK, target_ts=0))
+    assert (job.source, job.sink, job.target_ts, job.is_trial, data_plane.checked) == (None, None, 0, False, [])
 
 
 async def test_what_is_new_is_checked_and_sealed() -> None:
-    door, works = PlayedDoor(SYNC), PlayedWorks()
+    door, data_plane = PlayedDoor(SYNC), PlayedWorks()
     asked = ChangefeedUpdate(source_uri="postgresql://u:neu@h/d", sink_uri="delta+file:///other", dry_run=True)
-    job = await update(door, works, asked)
-    assert works.checked == ["postgresql://u:***@h/d", "delta+file:///other"]
+    job = await update(door, data_plane, asked)
+    assert data_plane.checked == ["postgresql://u:***@h/d", "delta+file:///other"]
     assert job.is_trial
     assert job.source is not None
-    assert works.keeper.open(job.source) == "postgresql://u:neu@h/d"
+    assert data_plane.keeper.open(job.source) == "postgresql://u:neu@h/d"
 
 
 @pytest.mark.parametrize("refusal", [SinkConfigError("no table t1"), PositionLostError("another server")])
 async def test_what_source_or_sink_refuse_never_reaches_the_owner(refusal: WeirError) -> None:
-    door, works = PlayedDoor(SYNC), PlayedWorks()
-    works.refusal = refusal
+    door, data_plane = PlayedDoor(SYNC), PlayedWorks()
+    data_plane.refusal = refusal
     with pytest.raises(type(refusal)):
-        await update(door, works, ChangefeedUpdate(source_uri="postgresql://x/y", sink_uri="delta+file:///other"))
+        await update(door, data_plane, ChangefeedUpdate(source_uri="postgresql://x/y", sink_uri="delta+file:///other"))
     assert door.asked == []
 
 
 async def test_a_snapshot_on_its_way_does_not_change_its_destination() -> None:
-    door, works = PlayedDoor(LOAD), PlayedWorks()
+    door, data_plane = PlayedDoor(LOAD), PlayedWorks()
     with pytest.raises(JobRefusedError, match="is on its way to delta"):
-        await update(door, works, ChangefeedUpdate(sink_uri="delta+file:///other"))
-    await update(PlayedDoor(None), works, ChangefeedUpdate(sink_uri="delta+file:///other"))
+        await update(door, data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"))
+    await update(PlayedDoor(None), data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"))
 
 
 async def test_what_runs_is_left_for_the_owner_to_refuse() -> None:
-    door, works = PlayedDoor(SYNC), PlayedWorks()
-    await update(door, works, ChangefeedUpdate(sink_uri="delta+file:///other"), state=FeedState.NORMAL)
-    assert works.checked == []
+    door, data_plane = PlayedDoor(SYNC), PlayedWorks()
+    await update(door, data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"), state=FeedState.NORMAL)
+    assert data_plane.checked == []
 
 
 async def test_rewind_says_from_where_each_table_goes_on() -> None:

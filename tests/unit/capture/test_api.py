@@ -11,13 +11,13 @@ import pytest
 from anyio.abc import SocketAttribute, SocketListener
 from pydantic import ValidationError
 
-from capture import api
-from capture.api import FORWARDED_FROM, create_app
-from capture.client import Client, RemoteError
-from capture.cluster import ChangefeedSpec, ChangefeedUpdate, TableDiff
+from capture.api import http
+from capture.api.client import Client, RemoteError
+from capture.api.http import FORWARDED_FROM, create_app
+from capture.api.port import ChangefeedSpec, ChangefeedUpdate, TableDiff
 from capture.errors import ServerUnreachableError, StillRunningError
 from reactor.errors import EtcdUnreachableError, OwnerNotFoundError
-from reactor.records import FeedState, SinkMode
+from reactor.records.changefeed import FeedState, SinkMode
 from tests.unit.capture.fakes import MemoryCluster
 
 SPEC = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://u:geheim@h/d", sink_uri="delta+file:///lake")
@@ -200,8 +200,8 @@ async def test_an_owner_that_does_not_answer_is_503() -> None:
 
 async def test_an_owner_that_stands_still_is_asked_no_longer_than_it_is_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the connection, as a stopped process does, and answers nothing."""
-    monkeypatch.setattr(api, "_OWNER_LOOK_S", 0.01)
-    monkeypatch.setattr(api, "_LAST_WORDS_S", 0.01)
+    monkeypatch.setattr(http, "_OWNER_LOOK_S", 0.01)
+    monkeypatch.setattr(http, "_LAST_WORDS_S", 0.01)
     answered = anyio.Event()
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listeners:
         [listener] = listeners.listeners

@@ -9,11 +9,11 @@ import pytest
 
 from capture.capture import Capture
 from capture.config import ServerSettings, load_server_settings
-from capture.works import LifeWorks, Works
-from reactor.client import EtcdClient, TxnResult
+from capture.member.services import DataPlane, MemberDataPlane
 from reactor.ids import CaptureId
-from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.state import ClusterState
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import EtcdClient, TxnResult
 from tests.unit.capture.network import MemoryNetwork
 
 pytestmark = pytest.mark.looptime
@@ -26,8 +26,8 @@ class NoWorks:
 
     async def stop(self) -> None: ...
 
-    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> LifeWorks:
-        return cast("LifeWorks", self)
+    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
+        return cast("MemberDataPlane", self)
 
 
 class SlowToRegister(MemoryClient):
@@ -41,7 +41,7 @@ def capture_of(client: EtcdClient, directory: Path) -> Capture:
         return client
 
     settings = load_server_settings(data_dir=directory, addr="n1:1")
-    return Capture(settings, works=cast("Works", NoWorks()), connect_etcd=connect, transport=MemoryNetwork())
+    return Capture(settings, data_plane=cast("DataPlane", NoWorks()), connect_etcd=connect, transport=MemoryNetwork())
 
 
 async def test_told_to_leave_while_a_life_begins_it_leaves(tmp_path: Path) -> None:

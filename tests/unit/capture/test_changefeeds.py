@@ -8,16 +8,16 @@ import anyio
 import pytest
 import uvicorn
 
-from capture.api import create_app
-from capture.changefeeds import Changefeeds
-from capture.cluster import ChangefeedSpec
-from capture.door import Door, House
+from capture.api.changefeeds import Changefeeds
+from capture.api.http import create_app
+from capture.api.port import ChangefeedSpec
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, StillRunningError
+from capture.member.cluster_service import CaptureState, ClusterService
 from capture.server import _HttpServer, _listener
 from reactor.errors import NotOwnerError, OwnerNotFoundError
-from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import FeedState
+from reactor.records.changefeed import FeedState
 from reactor.state import ClusterState
+from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.unit.capture.fakes import MemoryCluster
 
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
@@ -68,7 +68,7 @@ class ALife:
     """A membership without the owner's seat, over an etcd in memory."""
 
     def __init__(self, etcd: MemoryEtcd) -> None:
-        self.client, self.state, self.seat = MemoryClient(etcd), ClusterState("c"), NoSeat()
+        self.client, self.state, self.candidacy = MemoryClient(etcd), ClusterState("c"), NoSeat()
 
 
 class AHouse:
@@ -80,5 +80,5 @@ async def test_the_door_stores_nothing_that_it_then_cannot_answer_for() -> None:
     etcd = MemoryEtcd()
     spec = ChangefeedSpec(changefeed_id="shop", source_uri=SOURCE, sink_uri=SINK)
     with pytest.raises(NotOwnerError, match="ask the owner"):
-        await Door(cast("House", AHouse(etcd))).create(spec)
+        await ClusterService(cast("CaptureState", AHouse(etcd))).create(spec)
     assert etcd.get_prefix("/").items == ()

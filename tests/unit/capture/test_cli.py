@@ -11,13 +11,13 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from capture import console
-from capture.cli import main
-from capture.cluster import TableDiff
+from capture.api.port import TableDiff
+from capture.cli.main import main
 from capture.config import ServerSettings, load_server_settings
 from capture.embedded.places import free_port
 from capture.errors import ConfigError, JobRefusedError
 from capture.server import running
+from capture.terminal import console
 from reactor import failpoints
 from reactor.errors import EtcdUnreachableError
 from tests.unit.capture.fakes import MemoryCluster, MemoryMember
@@ -150,7 +150,7 @@ def test_operators_commands_say_what_they_did(
 def test_drain_waits_until_the_capture_is_empty(
     capsys: pytest.CaptureFixture[str], cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capture.member_commands._LOOK_S", 0.001)
+    monkeypatch.setattr("capture.cli.members._LOOK_S", 0.001)
     assert main(["capture", "drain", "capture-1"]) == 0
     assert (capsys.readouterr().out, cluster.load) == ("capture capture-1 is empty: stop or restart it\n", 0)
     cluster.load = 1_000
@@ -221,7 +221,7 @@ def test_faults_of_ours_have_no_traceback_unless_asked(
     def broken(*_: object, **__: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr("capture.client.Client.list", broken)
+    monkeypatch.setattr("capture.api.client.Client.list", broken)
     assert main(["changefeed", "list"]) == 1
     assert capsys.readouterr().err.startswith(
         "error: KeyError: 'lost'; it is a fault in Weir: run again with WEIR_DEBUG=1"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from capture.collector import collect_seldom
+from capture.gc_settings import collect_seldom
 from reactor.messages import SpanCheckpoint
 
 

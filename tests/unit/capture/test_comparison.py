@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from capture import cluster as views
-from capture.comparison import compare
-from capture.works import Works
+from capture.api import port as views
+from capture.member.diff import compare
+from capture.member.services import DataPlane
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
-from reactor.records import (
+from reactor.records.changefeed import (
     ChangefeedInfo,
     FeedState,
     LogHead,
@@ -86,7 +86,7 @@ class Owner:
 
 async def compared(owner: Owner) -> list[bool]:
     info = ChangefeedInfo(id=FEED, source=URI, sink=URI)
-    return [one.equal for one in await compare(owner, cast("Works", owner), info)]
+    return [one.equal for one in await compare(owner, cast("DataPlane", owner), info)]
 
 
 async def test_a_hold_that_was_lost_makes_no_difference() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from capture.door import Door
 from capture.errors import ChangefeedExistsError
-from reactor.client import Delete, Put
+from capture.member.cluster_service import ClusterService
 from reactor.ids import ChangefeedId
-from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Delete, Put
 
 _INFO = "/weir/c/default/changefeed/info/feed1"
 
@@ -18,7 +18,7 @@ async def test_a_changefeed_begins_at_an_epoch_that_none_of_its_name_has_had() -
     etcd = MemoryEtcd()
     life: Any = SimpleNamespace(client=MemoryClient(etcd))
     capture: Any = SimpleNamespace(life=life)
-    door = Door(capture)
+    door = ClusterService(capture)
     etcd.txn([], [Put(f"{_INFO}0", b"its id only begins alike")])
     first = await door._check_absent(life, _INFO, ChangefeedId("feed1"))
     etcd.txn([], [Put(_INFO, b"x")])

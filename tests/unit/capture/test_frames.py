@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capture import frames, wire
 from capture.errors import FrameError, FrameTooLargeError
+from capture.messaging import codec, frames
 from reactor.errors import ProtocolError, Scope
 from reactor.ids import KEY_SPACE, MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import (
@@ -31,7 +31,7 @@ from reactor.messages import (
     WorkerStage,
     WorkerStatus,
 )
-from reactor.records import RunningError, Unit
+from reactor.records.changefeed import RunningError, Unit
 
 ints = st.integers(min_value=0, max_value=(1 << 63) - 1)
 timestamps = ints.map(Ts)
@@ -220,7 +220,7 @@ def test_a_reason_of_a_newer_version_is_still_a_refusal() -> None:
 
 
 def test_what_a_newer_version_adds_at_the_end_is_ignored() -> None:
-    row = [*wire.message_row(message(RemoveSpan(TableSpan(5)))), "new"]
+    row = [*codec.message_row(message(RemoveSpan(TableSpan(5)))), "new"]
     row[5] = [[5, 0, KEY_SPACE - 1, "new"], "new"]
     assert body_of(framed([4, "topic", 1, row, "new"])) == RemoveSpan(TableSpan(5))
 

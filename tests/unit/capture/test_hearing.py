@@ -1,8 +1,8 @@
 """When a capture gives up on an owner that it does not hear."""
 
-from capture.hearing import Hearing
+from capture.member.owner_watch import OwnerLiveness
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import ChangefeedInfo, FeedState, SealedUri
+from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri
 from reactor.state import ChangefeedState, Owner
 
 ME, OTHER = CaptureId("me"), CaptureId("other")
@@ -18,34 +18,34 @@ def feed(state: FeedState = FeedState.NORMAL, **more: object) -> ChangefeedState
     return result
 
 
-def hearing() -> Hearing:
+def liveness() -> OwnerLiveness:
     """One that has just seen the owner."""
-    one = Hearing(ME, session_ttl_s=10)
+    one = OwnerLiveness(ME, session_ttl_s=10)
     assert not one.is_deaf(OWNER, [feed()], 100.0)
     return one
 
 
 def test_silence_beyond_a_lease_is_deafness() -> None:
-    one = hearing()
+    one = liveness()
     assert not one.is_deaf(OWNER, [feed()], 112.0)
     assert one.is_deaf(OWNER, [feed()], 112.1)
 
 
 def test_every_word_of_the_owner_counts() -> None:
-    one = hearing()
+    one = liveness()
     one.note(7, 111.0)
     assert not one.is_deaf(OWNER, [feed()], 123.0)
     assert one.is_deaf(OWNER, [feed()], 123.1)
 
 
 def test_what_an_earlier_owner_says_does_not_count() -> None:
-    one = hearing()
+    one = liveness()
     one.note(6, 111.0)
     assert one.is_deaf(OWNER, [feed()], 112.1)
 
 
 def test_every_owner_gets_the_whole_time() -> None:
-    one = hearing()
+    one = liveness()
     assert not one.is_deaf(None, [feed()], 111.0)
     assert not one.is_deaf(Owner(OTHER, 9), [feed()], 112.5)
     assert not one.is_deaf(Owner(OTHER, 9), [feed()], 124.4)
@@ -54,7 +54,7 @@ def test_every_owner_gets_the_whole_time() -> None:
 
 def test_nothing_is_heard_of_what_does_not_run() -> None:
     """Nor of what the owner holds still because it cannot read it."""
-    one = hearing()
+    one = liveness()
     for number, quiet in enumerate(([], [feed(FeedState.STOPPED)], [feed(broken={"key": "no JSON"})])):
         assert not one.is_deaf(OWNER, quiet, 200.0 + 20 * number)
     assert not one.is_deaf(OWNER, [feed()], 252.0), "a changefeed that has just been resumed"
@@ -62,5 +62,5 @@ def test_nothing_is_heard_of_what_does_not_run() -> None:
 
 
 def test_an_owner_hears_itself() -> None:
-    one = hearing()
+    one = liveness()
     assert not one.is_deaf(Owner(ME, 7), [feed()], 500.0)

@@ -6,13 +6,13 @@ from typing import cast
 import anyio
 import pytest
 
-from agent.gate import Owner
-from agent.parts import Parts
-from agent.processors import MeetOwner, ProcessorEnded, ProcessorReported, StartProcessor, StopProcessor
-from capture.hosting import ProcessorHost
+from agent.control.gate import Owner
+from agent.control.processors import MeetOwner, ProcessorEnded, ProcessorReported, StartProcessor, StopProcessor
+from agent.control.runtime import SpanRuntime
+from capture.member.processor_host import ProcessorHost
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.messages import Header, Heartbeat, HeartbeatResponse, Liveness, Message
-from reactor.records import ChangefeedInfo, SealedUri
+from reactor.records.changefeed import ChangefeedInfo, SealedUri
 
 pytestmark = pytest.mark.looptime
 
@@ -25,13 +25,13 @@ class NoParts:
 
 
 class Surroundings:
-    """Plant and peers at once: nothing to work with, and a note of what was sent."""
+    """RuntimeFactory and peers at once: nothing to work with, and a note of what was sent."""
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
 
-    def open(self, info: ChangefeedInfo) -> Parts:
-        return cast("Parts", NoParts())
+    def open(self, info: ChangefeedInfo) -> SpanRuntime:
+        return cast("SpanRuntime", NoParts())
 
     def set_peers(self, peers: Mapping[CaptureId, str]) -> None: ...
 
@@ -105,7 +105,7 @@ async def test_what_an_owner_says_waits_until_etcd_shows_it() -> None:
 
 
 class NoPlant(Surroundings):
-    def open(self, info: ChangefeedInfo) -> Parts:
+    def open(self, info: ChangefeedInfo) -> SpanRuntime:
         raise OverflowError("a position that nobody can take")
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from agent.log import segment
 from agent.log.storage import LogDirectory
-from agent.ports import TableBatch
-from agent.schema import LOG_BATCH, Column, Dialect, TableSchema
-from agent.sources.mysql import wire
-from capture.cli import main
-from capture.inspection import EventView, inspect_binlog
+from agent.rows.batches import TableBatch
+from agent.rows.schema import LOG_BATCH, Column, Dialect, TableSchema
+from agent.sources.mysql.decode import wire
+from capture.cli.main import main
+from capture.inspection.contents import EventView, inspect_binlog
 from reactor.ids import Ts
 from tests import binlog_files
 from tests.binlog_files import BinlogFile, number, query, rows, table_map

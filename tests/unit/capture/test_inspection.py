@@ -9,10 +9,10 @@ import pytest
 
 from agent.log import segment
 from agent.log.storage import LogDirectory
-from agent.ports import TableBatch
-from agent.schema import LOG_BATCH, Column, TableSchema
-from capture.cli import main
-from capture.inspection import inspect_segment
+from agent.rows.batches import TableBatch
+from agent.rows.schema import LOG_BATCH, Column, TableSchema
+from capture.cli.main import main
+from capture.inspection.contents import inspect_segment
 from reactor.ids import Ts
 
 TABLE = TableSchema(

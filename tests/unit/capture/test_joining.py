@@ -2,16 +2,16 @@
 
 import pytest
 
-from capture import joining
-from reactor import formats
-from reactor.client import Put
+from capture.member import joining
 from reactor.errors import FormatError, InvalidRecordError
-from reactor.formats import ClusterFormat
 from reactor.ids import CaptureId
 from reactor.keys import CaptureKey, FormatKey
-from reactor.log_mark import mark_of, marked
-from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import CaptureInfo
+from reactor.records import formats
+from reactor.records.changefeed import CaptureInfo
+from reactor.records.formats import ClusterFormat
+from reactor.records.log_mark import mark_of, marked
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Put
 
 INFO = CaptureInfo(
     id=CaptureId("a"), address="h:1", peer_address="h:2", version="x", cluster_id="c", started_at=0.0, format=2

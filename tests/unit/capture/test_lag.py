@@ -2,7 +2,7 @@
 
 import pytest
 
-from capture.lag import LagMeter
+from capture.quickstart.lag import LagMeter
 
 
 def test_commits_between_two_checkpoints_have_lags_between_theirs() -> None:

@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from capture import frames
-from capture.actors import ActorSystem
+from capture.actors.actor import ActorSystem
 from capture.errors import (
     ConfigError,
     FrameTooLargeError,
@@ -31,8 +30,9 @@ from capture.errors import (
     PortInUseError,
     TopicTakenError,
 )
-from capture.messaging import Handler, LinkState, MessagingSettings, Messenger, Tls
-from capture.transport import TcpTransport
+from capture.messaging import frames
+from capture.messaging.messenger import Handler, LinkState, MessagingSettings, Messenger, Tls
+from capture.messaging.transport import TcpTransport
 from reactor.ids import CaptureId, ChangefeedId, TableSpan
 from reactor.messages import Header, Heartbeat, Message, StopWorker
 from tests.unit.capture.network import MemoryNetwork

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from capture.capture import Capture
-from reactor.memory import MemoryClient, MemoryEtcd
+from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.unit.capture.test_capture import capture_of
 from tests.unit.reactor.test_session import Silence
 

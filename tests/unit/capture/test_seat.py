@@ -7,18 +7,18 @@ import anyio
 import pytest
 
 from capture.errors import ChangefeedNotFoundError, StillRunningError
-from capture.seat import Seat
+from capture.member.candidacy import Candidacy
 from owner import jobs
 from owner.owner import Owner
 from reactor import keys
 from reactor.effects import Send
 from reactor.errors import NotOwnerError, SessionDoneError
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.messages import Header, Heartbeat, Message
-from reactor.records import CaptureInfo
+from reactor.records.changefeed import CaptureInfo
 from reactor.session import Session, open_session
 from reactor.settings import ReactorSettings
+from reactor.store.memory import MemoryClient, MemoryEtcd
 
 pytestmark = pytest.mark.looptime
 
@@ -32,13 +32,13 @@ class NoPeers:
 
 
 @asynccontextmanager
-async def member(etcd: MemoryEtcd, name: str) -> AsyncIterator[tuple[Seat, Session]]:
+async def member(etcd: MemoryEtcd, name: str) -> AsyncIterator[tuple[Candidacy, Session]]:
     """A registered capture with a seat whose ``run`` is under way."""
     client, capture = MemoryClient(etcd), CaptureId(name)
     async with open_session(client) as session, anyio.create_task_group() as tasks:
         info = CaptureInfo(id=capture, address="", peer_address="", version="0.1.0", cluster_id="c", started_at=0.0)
         await client.put(str(keys.CaptureKey("c", capture)), info.encode(), lease=session.lease)
-        seat = Seat(
+        candidacy = Candidacy(
             capture,
             cluster="c",
             client=client,
@@ -50,23 +50,23 @@ async def member(etcd: MemoryEtcd, name: str) -> AsyncIterator[tuple[Seat, Sessi
             cut_sink=lambda _effect, _post: None,
             apply_schema=lambda _effect, _post: None,
         )
-        tasks.start_soon(seat.run)
-        yield seat, session
+        tasks.start_soon(candidacy.run)
+        yield candidacy, session
         tasks.cancel_scope.cancel()
 
 
-async def until_owner(seat: Seat) -> None:
+async def until_owner(candidacy: Candidacy) -> None:
     with anyio.fail_after(60):
-        while not seat.is_owner:  # noqa: ASYNC110 - virtual time
+        while not candidacy.is_owner:  # noqa: ASYNC110 - virtual time
             await anyio.sleep(0.05)
 
 
 async def test_the_owner_answers_jobs() -> None:
-    async with member(MemoryEtcd(), "a") as (seat, _):
-        await until_owner(seat)
-        assert await seat.submit(jobs.List("")) == ()
+    async with member(MemoryEtcd(), "a") as (candidacy, _):
+        await until_owner(candidacy)
+        assert await candidacy.submit(jobs.List("")) == ()
         with pytest.raises(ChangefeedNotFoundError):
-            await seat.submit(jobs.Query("", ChangefeedId("nobody")))
+            await candidacy.submit(jobs.Query("", ChangefeedId("nobody")))
 
 
 async def test_who_is_not_elected_sends_askers_away() -> None:
@@ -107,11 +107,11 @@ async def test_a_seat_given_up_goes_to_the_next_and_its_askers_are_told() -> Non
 
 async def test_who_leaves_never_stands_again() -> None:
     etcd = MemoryEtcd()
-    async with member(etcd, "a") as (seat, _):
-        await until_owner(seat)
-        seat.leave()
+    async with member(etcd, "a") as (candidacy, _):
+        await until_owner(candidacy)
+        candidacy.leave()
         await anyio.sleep(30)
-        assert not seat.is_owner
+        assert not candidacy.is_owner
         assert etcd.get_prefix(keys.owner_prefix("c")).items == ()
 
 
@@ -119,25 +119,25 @@ async def test_an_ownership_ends_with_its_session() -> None:
     etcd = MemoryEtcd()
 
     async def be_owner_until_the_session_ends() -> None:
-        async with member(etcd, "a") as (seat, session):
-            await until_owner(seat)
+        async with member(etcd, "a") as (candidacy, session):
+            await until_owner(candidacy)
             await session.revoke()
             await anyio.sleep(30)
 
     with pytest.RaisesGroup(SessionDoneError, flatten_subgroups=True):
         await be_owner_until_the_session_ends()
-    async with member(etcd, "b") as (seat, _):
-        await until_owner(seat)
+    async with member(etcd, "b") as (candidacy, _):
+        await until_owner(candidacy)
 
 
 async def test_who_waits_long_hears_that_it_is_still_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job may take longer than anybody waits; that is no owner that has left."""
     monkeypatch.setattr(Owner, "tick", lambda *_: [])  # it never comes to an answer
-    async with member(MemoryEtcd(), "a") as (seat, _):
-        await until_owner(seat)
+    async with member(MemoryEtcd(), "a") as (candidacy, _):
+        await until_owner(candidacy)
         with pytest.raises(StillRunningError, match="still running after 60 s, and goes on by itself"):
-            await seat.submit(jobs.List(""))
-        assert seat.is_owner
+            await candidacy.submit(jobs.List(""))
+        assert candidacy.is_owner
 
 
 async def test_an_order_that_cannot_be_encoded_ends_no_ownership(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +148,6 @@ async def test_an_order_that_cannot_be_encoded_ends_no_ownership(monkeypatch: py
     order = Message(CaptureId("a"), CaptureId("b"), ChangefeedId("f"), Header("1", 1, "", 1), Heartbeat())
     monkeypatch.setattr(NoPeers, "send_nowait", refuse)
     monkeypatch.setattr(Owner, "tick", lambda *given: [Send(order), *tick(*given)])
-    async with member(MemoryEtcd(), "a") as (seat, _):
-        await until_owner(seat)
-        assert await seat.submit(jobs.List("")) == ()
+    async with member(MemoryEtcd(), "a") as (candidacy, _):
+        await until_owner(candidacy)
+        assert await candidacy.submit(jobs.List("")) == ()

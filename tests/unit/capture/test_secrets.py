@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.errors import ConfigError
-from capture.secrets import Keeper, mask, new_key, resolve
+from capture.security.secrets import Keeper, mask, new_key, resolve
 
 
 @pytest.mark.parametrize(

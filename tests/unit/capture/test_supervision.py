@@ -4,9 +4,9 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from capture.actors import Actor, ActorSystem, Context
+from capture.actors.actor import Actor, ActorSystem, Context
+from capture.actors.supervision import RestartBudget, RestartPolicy, Supervisor
 from capture.errors import ActorDeadError
-from capture.supervision import RestartBudget, RestartPolicy, Supervisor
 
 pytestmark = pytest.mark.looptime
 

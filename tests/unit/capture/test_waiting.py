@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from capture.waiting import Signal, Turnstile
+from capture.messaging.wakeups import Signal, Turnstile
 
 pytestmark = pytest.mark.looptime
 

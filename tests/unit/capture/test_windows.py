@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from capture.errors import FrameError
-from capture.windows import Inbox, Outbox
+from capture.messaging.flow_control import Inbox, Outbox
 
 WINDOW, WINDOW_BYTES = 5, 40
 

@@ -9,17 +9,17 @@ import anyio.lowlevel
 import pytest
 from anyio import from_thread, to_thread
 
-from agent.feed_parts import Feed
+from agent.feeds.runtime import Feed
 from capture.config import ServerSettings
-from capture.works import RealWorks
+from capture.member.services import LocalDataPlane
 from owner.jobs import UpstreamDropped
 from reactor import keys
-from reactor.client import Put
 from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.memory import MemoryClient, MemoryEtcd
-from reactor.records import ChangefeedInfo, DdlRecord, TableRecord
+from reactor.records.changefeed import ChangefeedInfo, DdlRecord, TableRecord
 from reactor.state import ClusterState
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Put
 from tests.unit.agent.log_build import name, put
 
 FEED = ChangefeedId("feed")
@@ -29,13 +29,17 @@ NOBODY = "postgresql://u@127.0.0.1:1/d"
 
 async def clean_up(tmp_path: Path, *, asked_at: float, stored_at: float | None) -> str:
     """The error of a clean-up for the feed created at ``asked_at`` while the one of ``stored_at`` is stored."""
-    works = RealWorks(ServerSettings(data_dir=tmp_path))
-    client, source, sink = MemoryClient(MemoryEtcd()), works.keeper.seal(NOBODY), works.keeper.seal("blackhole://")
+    data_plane = LocalDataPlane(ServerSettings(data_dir=tmp_path))
+    client, source, sink = (
+        MemoryClient(MemoryEtcd()),
+        data_plane.keeper.seal(NOBODY),
+        data_plane.keeper.seal("blackhole://"),
+    )
     info = ChangefeedInfo(id=FEED, source=source, sink=sink, created_at=asked_at)
     if stored_at is not None:
         await client.put(str(keys.InfoKey("default", "default", FEED)), info.with_(created_at=stored_at).encode())
     posted: list[UpstreamDropped] = []
-    life = works.for_life(client, CaptureId("here"), ClusterState("default"))
+    life = data_plane.for_life(client, CaptureId("here"), ClusterState("default"))
     await life.drop_upstream(DropUpstream(FEED, info), posted.append)
     [answer] = posted
     return answer.error
@@ -56,11 +60,11 @@ async def test_files_go_only_while_their_changefeed_is_there(
 ) -> None:
     """A source may take its time to let go; by then the changefeed may be gone, and another of its name be at work."""
     etcd, key = MemoryEtcd(), str(keys.InfoKey("default", "default", FEED))
-    works = RealWorks(ServerSettings(data_dir=tmp_path))
+    data_plane = LocalDataPlane(ServerSettings(data_dir=tmp_path))
     info = ChangefeedInfo(
-        id=FEED, source=works.keeper.seal(NOBODY), sink=works.keeper.seal("blackhole://"), created_at=1.0
+        id=FEED, source=data_plane.keeper.seal(NOBODY), sink=data_plane.keeper.seal("blackhole://"), created_at=1.0
     )
-    log, staged = works.feed(info).log_directory("main"), works.feed(info).manifest("main").directory
+    log, staged = data_plane.feed(info).log_directory("main"), data_plane.feed(info).manifest("main").directory
     put(log, name(1))
     staged.write("plan.json", lambda file: None)
 
@@ -75,7 +79,7 @@ async def test_files_go_only_while_their_changefeed_is_there(
     monkeypatch.setattr(Feed, "open_source", lambda self: SlowSource())
     client, posted = MemoryClient(etcd), list[UpstreamDropped]()
     await client.put(key, info.encode())
-    life = works.for_life(client, CaptureId("here"), ClusterState("default"))
+    life = data_plane.for_life(client, CaptureId("here"), ClusterState("default"))
     await life.drop_upstream(DropUpstream(FEED, info), posted.append)
     assert [answer.error for answer in posted] == [""]
     left = log.names() + staged.names()
@@ -103,12 +107,12 @@ async def test_a_silent_source_is_asked_once_at_a_time_and_holds_no_thread_of_ot
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Segments are written in threads of the common limiter; clean-ups that are asked for again must not fill it."""
-    works, etcd, source = RealWorks(ServerSettings(data_dir=tmp_path)), MemoryEtcd(), Silent()
-    uris = {"source": works.keeper.seal(NOBODY), "sink": works.keeper.seal("blackhole://")}
+    data_plane, etcd, source = LocalDataPlane(ServerSettings(data_dir=tmp_path)), MemoryEtcd(), Silent()
+    uris = {"source": data_plane.keeper.seal(NOBODY), "sink": data_plane.keeper.seal("blackhole://")}
     info = ChangefeedInfo(id=FEED, created_at=1.0, **uris)
     monkeypatch.setattr(Feed, "open_source", lambda self: source)
     await MemoryClient(etcd).put(str(keys.InfoKey("default", "default", FEED)), info.encode())
-    life = works.for_life(MemoryClient(etcd), CaptureId("here"), ClusterState("default"))
+    life = data_plane.for_life(MemoryClient(etcd), CaptureId("here"), ClusterState("default"))
     posted: list[UpstreamDropped] = []
     async with anyio.create_task_group() as tasks:
         for number in range(50):
@@ -130,16 +134,16 @@ async def test_whatever_goes_wrong_in_work_for_the_owner_is_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs beside the owner's seat: what it raised would end the capture's life."""
-    works, etcd, source = RealWorks(ServerSettings(data_dir=tmp_path)), MemoryEtcd(), Silent()
+    data_plane, etcd, source = LocalDataPlane(ServerSettings(data_dir=tmp_path)), MemoryEtcd(), Silent()
     source.answer.set()
     source.error = ZeroDivisionError("a bug of a driver")
     info = ChangefeedInfo(
-        id=FEED, created_at=1.0, source=works.keeper.seal(NOBODY), sink=works.keeper.seal("nothing://x")
+        id=FEED, created_at=1.0, source=data_plane.keeper.seal(NOBODY), sink=data_plane.keeper.seal("nothing://x")
     )
     monkeypatch.setattr(Feed, "open_source", lambda self: source)
     key = str(keys.InfoKey("default", "default", FEED))
     client, posted = MemoryClient(etcd), list[Any]()
-    life = works.for_life(client, CaptureId("here"), ClusterState("default"))
+    life = data_plane.for_life(client, CaptureId("here"), ClusterState("default"))
     table = TableRecord(table_id=1, schema_name="public", name="t")
     for value in (info.encode(), b"garbage"):
         await client.put(key, value)

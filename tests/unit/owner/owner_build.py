@@ -2,11 +2,11 @@
 
 from owner.scheduler.captures import CaptureStatus
 from owner.scheduler.replication import ReplicationSet
-from owner.scheduler.roster import roster_of
+from owner.scheduler.span_index import roster_of
 from owner.scheduler.view import View
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import SpanCheckpoint, SpanState, SpanStatus
-from reactor.records import ChangefeedConfig, ChangefeedInfo, FeedState, Mode, RunningError, SealedUri
+from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, FeedState, Mode, RunningError, SealedUri
 
 A, B, C = CaptureId("a"), CaptureId("b"), CaptureId("c")
 FEED = ChangefeedId("feed")

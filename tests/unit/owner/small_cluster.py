@@ -6,23 +6,22 @@ records that real ones would. No clock but a number.
 
 from dataclasses import replace
 
-from agent import effects
-from agent.agent import Agent
-from agent.gate import Gate
-from agent.gate import Owner as Elected
-from agent.parts import FlushLimits, held_tables
+from agent.control import effects
+from agent.control.agent import Agent
+from agent.control.gate import Gate
+from agent.control.gate import Owner as Elected
+from agent.control.runtime import FlushLimits, held_tables
 from owner.jobs import SchemaApplied
 from owner.owner import Owner
 from owner.settings import OwnerSettings
 from owner.views import ChangefeedView
 from reactor import keys
-from reactor.client import Event
 from reactor.effects import Answer, ApplySchema, Commit, CutSink, DropUpstream, Effect, Log, ReadSink, Send, WakeAt
 from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import Message, SpanCheckpoint
-from reactor.record import Record
-from reactor.records import (
+from reactor.records.base import Record
+from reactor.records.changefeed import (
     CaptureInfo,
     ChangefeedInfo,
     DdlRecord,
@@ -35,6 +34,7 @@ from reactor.records import (
     UnitStage,
 )
 from reactor.state import ChangefeedState, ClusterState
+from reactor.store.port import Event
 from tests.unit.owner.owner_build import FEED, info
 
 CLUSTER, NAMESPACE = "test", keys.DEFAULT_NAMESPACE

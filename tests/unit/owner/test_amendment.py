@@ -2,15 +2,16 @@
 
 import pytest
 
-from owner import gc, jobs
-from owner.amendment import Difference, differences, updated
+from owner import jobs
 from owner.errors import JobRefusedError
+from owner.feed import retention
+from owner.feed.amendment import Difference, differences, updated
 from owner.jobs import Update
-from owner.run import Facts
-from owner.units import current_unit
+from owner.progress.facts import Facts
+from owner.progress.units import current_unit
 from reactor import keys
 from reactor.ids import Ts
-from reactor.records import (
+from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
     ChangefeedStatus,
@@ -210,7 +211,7 @@ def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: Runnin
     stored = cluster.info()
     assert stored.state is FAILED
     assert stored.error is not None
-    assert stored.error.code == gc.GC_TTL_EXCEEDED
+    assert stored.error.code == retention.GC_TTL_EXCEEDED
     assert "for a new snapshot remove it" in stored.error.message
     assert ("SinkUri: it broke" in stored.error.message) == (failure is not None)
     assert cluster.owner.needed_ts(cluster.state) == {}
@@ -234,12 +235,12 @@ def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: Runnin
 
 def test_who_may_stand_for_ever() -> None:
     ages = {"state_since": 5.0, "created_at": 1.0}
-    assert gc.expiry(info(STOPPED).with_(**ages)) == 86_405.0
-    assert gc.expiry(info(STOPPED).with_(created_at=1.0)) == 86_401.0
+    assert retention.expiry(info(STOPPED).with_(**ages)) == 86_405.0
+    assert retention.expiry(info(STOPPED).with_(created_at=1.0)) == 86_401.0
     unlimited = info(STOPPED).with_(config=ChangefeedConfig(gc_ttl_seconds=0))
     lost = info(FAILED, error=error("SnapshotLostByGC"))
     for feed in (unlimited, lost, info(), info(FINISHED), info(FeedState.PENDING)):
-        assert gc.expiry(feed) == float("inf")
+        assert retention.expiry(feed) == float("inf")
 
 
 def test_a_change_of_state_is_dated() -> None:

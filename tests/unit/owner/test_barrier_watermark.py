@@ -3,12 +3,13 @@
 import itertools
 from random import Random
 
-from owner import barrier, gc, watermark
-from owner.barrier import TABLE_BARRIERS_MAX, Hold
-from owner.watermark import SpanPosition
+from owner.feed import retention
+from owner.progress import barrier, watermark
+from owner.progress.barrier import TABLE_BARRIERS_MAX, Hold
+from owner.progress.watermark import SpanPosition
 from reactor.ids import KEY_SPACE, MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records import ChangefeedStatus, DdlRecord, FeedState, LogHead, SchemaChangeKind, TableChange
+from reactor.records.changefeed import ChangefeedStatus, DdlRecord, FeedState, LogHead, SchemaChangeKind, TableChange
 from tests.unit.owner.owner_build import error, info
 
 FREE = barrier.limits(None, None, [])
@@ -112,4 +113,4 @@ def test_what_must_be_kept() -> None:
         ("t", info(FeedState.FAILED, error=error()), ChangefeedStatus(checkpoint_ts=Ts(7))),
         ("u", info(), None),
     ]
-    assert gc.needed_ts(feeds) == {"s": 30, "t": 7, "u": 0}
+    assert retention.needed_ts(feeds) == {"s": 30, "t": 7, "u": 0}

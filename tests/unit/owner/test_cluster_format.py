@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 
 from owner import cluster_format, jobs
 from owner.settings import OwnerSettings
-from reactor import formats, keys
-from reactor.client import Event
+from reactor import keys
 from reactor.effects import Commit
 from reactor.errors import ConflictError, FormatError
-from reactor.formats import ClusterFormat
 from reactor.ids import CaptureId
-from reactor.record import later
-from reactor.records import CaptureInfo, ChangefeedConfig, EventFilter, FilterConfig
+from reactor.records import formats
+from reactor.records.base import later
+from reactor.records.changefeed import CaptureInfo, ChangefeedConfig, EventFilter, FilterConfig
+from reactor.records.formats import ClusterFormat
 from reactor.state import ClusterState
+from reactor.store.port import Event
 from reactor.txn import Seen, plan
 from tests.unit.owner.owner_build import FEED, A, B, C, info
 from tests.unit.owner.small_cluster import CLUSTER, SmallCluster
@@ -109,17 +110,17 @@ class NextFilter(FilterConfig):
 
 class NextConfig(ChangefeedConfig):
     filter: FilterConfig = NextFilter()
-    patience: int = later(5)
+    deadline: int = later(5)
 
 
 def test_a_setting_that_older_captures_refuse_waits_for_the_format() -> None:
     assert formats.needed_by(NextConfig()) == {}
-    assert formats.needed_by(NextConfig(patience=6)) == {"patience": 2}
+    assert formats.needed_by(NextConfig(deadline=6)) == {"deadline": 2}
     assert formats.needed_by(NextConfig(filter=NextFilter(colour="red"))) == {"colour": 3}
     assert formats.needed_by(ChangefeedConfig(filter=FilterConfig(event_filters=(EventFilter(),)))) == {}
-    assert b"patience" not in NextConfig().encode(), "what has its default is not written"
-    with pytest.raises(FormatError, match=r"patience needs format 2, and the cluster uses 1: upgrade all captures"):
-        formats.refuse_early("patience", 2, 1)
+    assert b"deadline" not in NextConfig().encode(), "what has its default is not written"
+    with pytest.raises(FormatError, match=r"deadline needs format 2, and the cluster uses 1: upgrade all captures"):
+        formats.refuse_early("deadline", 2, 1)
 
 
 def test_an_update_that_older_captures_could_not_read_is_refused() -> None:
@@ -128,11 +129,11 @@ def test_an_update_that_older_captures_could_not_read_is_refused() -> None:
     cluster.step(2)
     cluster.jobs.append(jobs.Pause("p", FEED))
     cluster.step(2)
-    cluster.jobs.append(jobs.Update("u", FEED, config=NextConfig(patience=6)))
+    cluster.jobs.append(jobs.Update("u", FEED, config=NextConfig(deadline=6)))
     cluster.step(2)
-    assert "patience needs format 2" in cluster.answers["u"].error
+    assert "deadline needs format 2" in cluster.answers["u"].error
     member(cluster, A, 2)
     cluster.step(2)
-    cluster.jobs.append(jobs.Update("v", FEED, config=NextConfig(patience=6)))
+    cluster.jobs.append(jobs.Update("v", FEED, config=NextConfig(deadline=6)))
     cluster.step(2)
     assert cluster.answers["v"].error == ""

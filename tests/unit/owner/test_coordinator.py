@@ -269,7 +269,7 @@ def test_what_does_not_fit_raises_also_when_a_capture_is_lost() -> None:
         known.captures, known.state = {B: Role.SECONDARY, C: Role.SECONDARY}, SetState.COMMIT
         return []
 
-    cluster.coordinator.roster.change(known, spoil)
+    cluster.coordinator.span_index.change(known, spoil)
     cluster.captures = [A, C]
     with pytest.raises(SpanError):
         cluster.poll()

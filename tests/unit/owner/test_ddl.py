@@ -6,9 +6,9 @@ import pytest
 
 from owner.jobs import Pause, Rewind, SchemaApplied
 from reactor import keys
-from reactor.cuts import TableCut
 from reactor.ids import Ts
-from reactor.records import DdlRecord, FeedState, RunningError, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.changefeed import DdlRecord, FeedState, RunningError, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.partitioning import TablePartitioning
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.test_owner import running
@@ -76,8 +76,8 @@ def test_a_table_waits_right_before_its_change_and_others_flow() -> None:
 
 def test_what_the_tables_are_changes_with_done() -> None:
     cluster = running("a")
-    cut = TableCut(table_id=2, spans=1, wanted=1)
-    cluster.put(keys.CutKey(CLUSTER, NAMESPACE, FEED, 2), cut)
+    cut = TablePartitioning(table_id=2, spans=1, wanted=1)
+    cluster.put(keys.PartitioningKey(CLUSTER, NAMESPACE, FEED, 2), cut)
     cluster.change_schema(record(300, alter(name="other"), drop(T2), create(NEW)))
     cluster.step(6)
     assert names(cluster) == ["t1", "t2"]

@@ -2,11 +2,11 @@
 
 import pytest
 
-from owner.backoff import Backoff, uniform_of
 from owner.errors import JobRefusedError
-from owner.feed_state import HISTORY_LENGTH, TRANSITIONS, FeedStateMachine, Trigger, is_fatal, is_running, step
+from owner.feed.backoff import Backoff, uniform_of
+from owner.feed.state import HISTORY_LENGTH, TRANSITIONS, FeedStateMachine, Trigger, is_fatal, is_running, step
 from owner.settings import BackoffSettings
-from reactor.records import ChangefeedInfo, FeedState, RunningError
+from reactor.records.changefeed import ChangefeedInfo, FeedState, RunningError
 from tests.unit.owner.owner_build import error, info
 
 STEADY = BackoffSettings(jitter=0.0)

@@ -8,9 +8,9 @@ from owner.jobs import Pause, Resume, Rewind, SinkRead, TableRead
 from owner.settings import BackoffSettings, OwnerSettings
 from reactor import keys
 from reactor.errors import Scope
-from reactor.held import HeldTable, HoldOrigin, HoldStage
 from reactor.ids import Ts
-from reactor.records import DdlRecord, FeedState, LogHead, RunningError, SchemaChangeKind, TableChange
+from reactor.records.changefeed import DdlRecord, FeedState, LogHead, RunningError, SchemaChangeKind, TableChange
+from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.test_ddl import alter, applied, asked, create, drop, record

@@ -2,13 +2,13 @@
 
 import pytest
 
-from agent.agent import Agent
-from agent.gate import Gate, Owner
-from capture import frames
+from agent.control.agent import Agent
+from agent.control.gate import Gate, Owner
+from capture.messaging import frames
 from owner.scheduler.answers import Answers
 from owner.scheduler.captures import CaptureManager
 from owner.scheduler.coordinator import Coordinator, Identity
-from owner.scheduler.questions import Questions
+from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.scheduler.replication import SetState
 from owner.settings import SchedulerSettings
 from reactor.effects import Send
@@ -80,7 +80,7 @@ def test_parts_are_everything_in_order(count: int) -> None:
 
 def test_many_spans_of_one_capture_come_to_a_new_owner_in_parts() -> None:
     pair = _Pair(Agent(A, FEED, gate=Gate("run", 1, version="0.1.0")), 1)
-    while not pair.coordinator.roster.held_by(A) or not pair.coordinator.roster.is_whole:
+    while not pair.coordinator.span_index.held_by(A) or not pair.coordinator.span_index.is_whole:
         pair.step(MANY)
     later = _Pair(pair.agent, 2)
     while not later.coordinator.captures.is_initialized:
@@ -150,7 +150,9 @@ def test_questions_for_everything_are_spread_over_rounds() -> None:
     held = dict(zip(captures, (tables(10), tables(10, first=11), tables(10, first=21)), strict=True))
 
     def asked(now: float) -> list[CaptureId]:
-        due = manager.heartbeats(held.__getitem__, Barrier(), now, drain=None, questions=Questions(settings, spans=30))
+        due = manager.heartbeats(
+            held.__getitem__, Barrier(), now, drain=None, heartbeat_budget=HeartbeatBudget(settings, spans=30)
+        )
         return [capture for capture, _, beat in due if beat.spans]
 
     assert asked(0.0) == captures, "who has said nothing yet is asked whatever it costs"

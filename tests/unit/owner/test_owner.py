@@ -8,9 +8,9 @@ from owner.settings import BackoffSettings, OwnerSettings
 from owner.views import ChangefeedView
 from reactor import keys
 from reactor.effects import Log
-from reactor.formats import NEWEST
 from reactor.ids import ChangefeedId, TableSpan, Ts
-from reactor.records import FeedState, Mode, TaskPosition, Unit, UnitStage
+from reactor.records.changefeed import FeedState, Mode, TaskPosition, Unit, UnitStage
+from reactor.records.formats import NEWEST
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C, error, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
 
@@ -132,7 +132,7 @@ def test_error_of_a_processor_waits_and_runs_anew() -> None:
 
 
 def test_error_of_a_worker_takes_the_same_way() -> None:
-    from agent import effects
+    from agent.control import effects
 
     cluster = running("a")
     order = cluster.processors[A, FEED].units["main"]
@@ -148,10 +148,10 @@ def test_error_of_a_worker_takes_the_same_way() -> None:
 
 
 def test_an_error_that_changes_while_it_is_taken_is_not_lost() -> None:
-    from owner import positions
+    from owner.progress import processor_reports
 
     seen = TaskPosition(error=error("One"))
-    taken = positions.take({A: seen}, [A], cluster=CLUSTER, namespace=NAMESPACE, feed=FEED)
+    taken = processor_reports.take({A: seen}, [A], cluster=CLUSTER, namespace=NAMESPACE, feed=FEED)
     (patch,) = taken.patches
     assert patch.function(seen.encode()) == TaskPosition().encode()
     with pytest.raises(Exception, match="has changed"):

@@ -56,12 +56,12 @@ def test_drain_never_picks_the_owner() -> None:
 
 def test_move_keeps_what_cannot_start_and_drops_what_never_will() -> None:
     picture = view({S1: A, S2: A}, {A: INITIALIZED, B: INITIALIZED, C: STOPPING})
-    picture.roster.sets[S2].handle_move(B)
+    picture.span_index.sets[S2].handle_move(B)
     wishes = {S1: B, S2: A, S3: B}
     move.settle(picture, wishes)
     assert wishes == {S1: B}, "S2 is written by A, and S3 is unknown"
     assert move.plan(picture, wishes) == [MoveTask(S1, B)]
-    picture.roster.sets[S1].handle_move(B)
+    picture.span_index.sets[S1].handle_move(B)
     assert move.plan(picture, wishes) == [], "under way"
     to_leaving = {S1: C}
     move.settle(picture, to_leaving)

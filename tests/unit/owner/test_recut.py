@@ -9,16 +9,17 @@ from itertools import pairwise
 
 import pytest
 
-from owner import jobs, recut
+from owner import jobs
 from owner.errors import JobRefusedError
-from owner.recut import ROW_MOVED
-from owner.run import Facts
+from owner.progress.facts import Facts
 from owner.scheduler.spans import even_spans
+from owner.tables import repartition
+from owner.tables.repartition import ROW_MOVED
 from reactor import keys
-from reactor.cuts import TableCut
 from reactor.effects import CutSink
 from reactor.ids import TableSpan, Ts
-from reactor.records import ChangefeedConfig, FeedState, RunningError
+from reactor.records.changefeed import ChangefeedConfig, FeedState, RunningError
+from reactor.records.partitioning import TablePartitioning
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.test_owner import running
@@ -72,7 +73,7 @@ def go(cluster: SmallCluster, sink: CutSinkModel, count: int = 1) -> None:
             cluster.advance_log(head.resolved_ts + 1)
 
 
-def cut_of(cluster: SmallCluster) -> TableCut | None:
+def cut_of(cluster: SmallCluster) -> TablePartitioning | None:
     return cluster.state.changefeeds[FEED].cuts.get(T1)
 
 
@@ -81,7 +82,7 @@ def written(cluster: SmallCluster) -> set[TableSpan]:
 
 
 def split(cluster: SmallCluster, spans: int, *, job: str = "split") -> None:
-    cluster.ask(jobs.Cut(job, FEED, T1, spans))
+    cluster.ask(jobs.Repartition(job, FEED, T1, spans))
     assert cluster.answers[job].error == ""
 
 
@@ -91,13 +92,13 @@ def test_a_table_is_split_and_joined_again() -> None:
     split(cluster, 4)
     assert cluster.answers["split"].value == 1
     go(cluster, sink, 30)
-    assert cut_of(cluster) == TableCut(table_id=T1, spans=4, wanted=4, number=1)
+    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=4, wanted=4, number=1)
     assert written(cluster) == set(even_spans(T1, 4))
     assert S2 in cluster.writers(), "the other table went on"
     assert [len(table.spans) for table in cluster.view().tables] == [4, 1]
     split(cluster, 1, job="join")
     go(cluster, sink, 30)
-    assert cut_of(cluster) == TableCut(table_id=T1, spans=1, wanted=1, number=2)
+    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=1, wanted=1, number=2)
     assert written(cluster) == {S1}
     before = cluster.checkpoint_ts()
     go(cluster, sink, 4)
@@ -203,10 +204,10 @@ def test_whatever_is_lost_wherever_it_goes_on(fault: Callable[[SmallCluster], No
     fault(cluster)
     go(cluster, sink, 4)
     for _ in range(12):
-        cluster.step(after_s=5.0)  # patience with the sink, and backoff
+        cluster.step(after_s=5.0)  # deadline with the sink, and backoff
         sink.answer()
     go(cluster, sink, 12)
-    assert cut_of(cluster) == TableCut(table_id=T1, spans=3, wanted=3, number=1)
+    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=3, wanted=3, number=1)
     assert written(cluster) == set(even_spans(T1, 3))
     before = cluster.checkpoint_ts()
     go(cluster, sink, 6)
@@ -224,7 +225,7 @@ def test_two_new_owners_one_after_the_other(first: int, second: int) -> None:
     go(cluster, sink, second)
     lose_owner(cluster)
     go(cluster, sink, 40)
-    assert cut_of(cluster) == TableCut(table_id=T1, spans=2, wanted=2, number=1)
+    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=2, wanted=2, number=1)
     assert written(cluster) == set(even_spans(T1, 2))
 
 
@@ -332,13 +333,13 @@ def test_positions_do_not_change_while_the_sink_may_have_cut() -> None:
 def test_what_cannot_be_is_refused() -> None:
     cluster = running("a", "b")
     for spans, table, text in ((0, 1, "1 to 100"), (101, 1, "1 to 100"), (2, 99, "no table 99")):
-        cluster.ask(jobs.Cut("x", FEED, table, spans))
+        cluster.ask(jobs.Repartition("x", FEED, table, spans))
         assert text in cluster.answers["x"].error
         assert cluster.answers["x"].value == "JobRefused"
     early = SmallCluster(A)
     early.create()
     early.step(4)
-    early.ask(jobs.Cut("x", FEED, 1, 2))
+    early.ask(jobs.Repartition("x", FEED, 1, 2))
     assert "being copied" in early.answers["x"].error
 
 
@@ -347,7 +348,7 @@ def test_a_table_without_a_key_is_one_span() -> None:
     feed = cluster.state.changefeeds[FEED]
     unit = feed.units["main"]
     cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), unit.with_(tables=(TABLES[0].with_(key=()),)))
-    cluster.ask(jobs.Cut("x", FEED, 1, 2))
+    cluster.ask(jobs.Repartition("x", FEED, 1, 2))
     assert "has no key" in cluster.answers["x"].error
 
 
@@ -360,7 +361,7 @@ def test_a_row_that_no_span_can_pass_joins_its_table() -> None:
     cluster.report(B, moved)
     go(cluster, sink, 2)
     assert cluster.info().state is FeedState.PENDING
-    assert cut_of(cluster) == TableCut(table_id=T1, spans=2, wanted=1, number=1)
+    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=2, wanted=1, number=1)
     cluster.step(after_s=15.0)
     go(cluster, sink, 30)
     assert written(cluster) == {S1}
@@ -373,7 +374,9 @@ def test_the_hold_comes_before_the_spans_run() -> None:
     sink = CutSinkModel(cluster)
     split(cluster, 2)
     go(cluster, sink, 30)
-    cluster.put(keys.CutKey(CLUSTER, NAMESPACE, FEED, T1), TableCut(table_id=T1, spans=2, wanted=1, number=1))
+    cluster.put(
+        keys.PartitioningKey(CLUSTER, NAMESPACE, FEED, T1), TablePartitioning(table_id=T1, spans=2, wanted=1, number=1)
+    )
     cluster.ask(jobs.Pause("p", FEED))
     cluster.step(4)
     stands = cluster.checkpoint_ts()
@@ -385,10 +388,10 @@ def test_the_hold_comes_before_the_spans_run() -> None:
 
 
 def test_an_error_of_another_kind_or_table_joins_nothing() -> None:
-    cut = TableCut(table_id=T1, spans=2, wanted=2)
+    cut = TablePartitioning(table_id=T1, spans=2, wanted=2)
     other = RunningError(code="SinkConflict", message="x", table_id=T1)
     elsewhere = RunningError(code=ROW_MOVED, message="x", table_id=9, retryable=False)
-    assert recut.joined([other, elsewhere], {T1: cut}) == ([other, elsewhere], [])
+    assert repartition.joined([other, elsewhere], {T1: cut}) == ([other, elsewhere], [])
 
 
 def policy(cluster: SmallCluster, *, rows: int) -> None:
@@ -443,4 +446,4 @@ def test_what_has_finished_is_not_cut() -> None:
     cluster = running("a")
     facts = Facts.of(cluster.state.changefeeds[FEED], cluster.info().with_(state=FeedState.FINISHED))
     with pytest.raises(JobRefusedError, match="is finished"):
-        recut.asked(facts, T1, 2)
+        repartition.asked(facts, T1, 2)

@@ -9,7 +9,7 @@ import pytest
 from owner.errors import SpanError
 from owner.scheduler.lowest import Lowest
 from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
-from owner.scheduler.roster import Roster, roster_of
+from owner.scheduler.span_index import SpanIndex, roster_of
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import SpanState
 from tests.unit.owner.owner_build import A, B, C, status, tables
@@ -18,35 +18,35 @@ SPANS = tables(6)
 CAPTURES = (A, B, C)
 
 
-def _check(roster: Roster) -> None:
+def _check(span_index: SpanIndex) -> None:
     """Every question, answered by looking at everything."""
-    sets, wanted = roster.sets, list(roster.wanted)
+    sets, wanted = span_index.sets, list(span_index.wanted)
     absent = {span for span, known in sets.items() if known.state is SetState.ABSENT}
     unsettled = {span for span, known in sets.items() if known.state is not SetState.REPLICATING}
     known = [sets[span] for span in wanted if span in sets]
-    assert set(roster.missing) == {span for span in wanted if span not in sets or span in absent}
-    assert set(roster.surplus) == sets.keys() - set(wanted)
-    assert roster.is_settled == (not unsettled and not roster.missing)
-    assert roster.is_whole == (sets.keys() >= set(wanted))
+    assert set(span_index.missing) == {span for span in wanted if span not in sets or span in absent}
+    assert set(span_index.surplus) == sets.keys() - set(wanted)
+    assert span_index.is_settled == (not unsettled and not span_index.missing)
+    assert span_index.is_whole == (sets.keys() >= set(wanted))
     for capture in CAPTURES:
-        assert set(roster.held_by(capture)) == {span for span, at in sets.items() if capture in at.captures}
-        assert roster.written_by(capture) == sorted(span for span, at in sets.items() if at.primary == capture)
-    assert roster.lowest.ts == min((at.checkpoint.checkpoint_ts for at in known), default=None)
-    assert roster.lowest.highest_ts == max((at.checkpoint.checkpoint_ts for at in known), default=None)
+        assert set(span_index.held_by(capture)) == {span for span, at in sets.items() if capture in at.captures}
+        assert span_index.written_by(capture) == sorted(span for span, at in sets.items() if at.primary == capture)
+    assert span_index.lowest.ts == min((at.checkpoint.checkpoint_ts for at in known), default=None)
+    assert span_index.lowest.highest_ts == max((at.checkpoint.checkpoint_ts for at in known), default=None)
 
 
 class _History:
     """Random changes of a roster."""
 
     def __init__(self, random: Random) -> None:
-        self.roster = Roster()
+        self.span_index = SpanIndex()
         self._random = random
 
     def step(self) -> None:
         random = self._random
         match random.randrange(8):
             case 0:
-                self.roster.want(sorted(random.sample(SPANS, random.randrange(len(SPANS) + 1))))
+                self.span_index.want(sorted(random.sample(SPANS, random.randrange(len(SPANS) + 1))))
             case 1:
                 self._add(random.choice(SPANS))
             case 2:
@@ -55,7 +55,7 @@ class _History:
                 self._change(random.choice(SPANS))
 
     def _add(self, span: TableSpan) -> None:
-        if span in self.roster.sets:
+        if span in self.span_index.sets:
             return
         ts = Ts(self._random.randrange(5))
         replication = ReplicationSet(span, ts)
@@ -63,20 +63,20 @@ class _History:
             capture = self._random.choice(CAPTURES)
             replication = ReplicationSet.rebuild(span, ts, {capture: status(self._state(), ts, span=span)})
         if not replication.is_removed:
-            self.roster.add(replication)
+            self.span_index.add(replication)
 
     def _forget(self, span: TableSpan) -> None:
-        known = self.roster.sets.get(span)
+        known = self.span_index.sets.get(span)
         if known is not None and not known.captures:
-            self.roster.discard(span)
+            self.span_index.discard(span)
 
     def _change(self, span: TableSpan) -> None:
-        known = self.roster.sets.get(span)
+        known = self.span_index.sets.get(span)
         if known is None:
             return
         capture, random = self._random.choice(CAPTURES), self._random
         told = status(self._state(), random.randrange(20), span=span, time=random.random())
-        if not self.roster.note(capture, [told]):
+        if not self.span_index.note(capture, [told]):
             return
         acts: list[partial[Orders]] = [
             partial(known.handle_add, capture),
@@ -85,7 +85,7 @@ class _History:
             partial(known.handle_remove),
             *[partial(known.handle_status, capture, told)] * 4,
         ]
-        self.roster.change(known, partial(_attempt, random.choice(acts)))
+        self.span_index.change(known, partial(_attempt, random.choice(acts)))
 
     def _state(self) -> SpanState:
         return self._random.choice(list(SpanState)[1:])
@@ -104,7 +104,7 @@ def test_indexes_say_what_the_sets_say(seed: int) -> None:
     history = _History(Random(seed))
     for _ in range(120):
         history.step()
-        _check(history.roster)
+        _check(history.span_index)
 
 
 @pytest.mark.parametrize(("state", "role", "said"), list(product(SetState, Role, SpanState)))
@@ -150,10 +150,10 @@ def test_the_least_of_positions_over_random_moves() -> None:
 
 
 def test_spans_that_nobody_has_come_in_the_order_in_which_they_are_wanted() -> None:
-    roster = Roster()
-    roster.want(SPANS)
+    span_index = SpanIndex()
+    span_index.want(SPANS)
     lost = ReplicationSet.rebuild(SPANS[0], Ts(1), {CaptureId("a"): status(SpanState.REPLICATING, 1, span=SPANS[0])})
-    roster.add(lost)
-    assert list(roster.missing) == SPANS[1:]
-    roster.change(lost, partial(lost.handle_capture_gone, A))
-    assert list(roster.missing) == [*SPANS[1:], SPANS[0]]
+    span_index.add(lost)
+    assert list(span_index.missing) == SPANS[1:]
+    span_index.change(lost, partial(lost.handle_capture_gone, A))
+    assert list(span_index.missing) == [*SPANS[1:], SPANS[0]]

@@ -7,8 +7,8 @@ from owner.jobs import SinkRead, TableRead
 from reactor import keys
 from reactor.effects import Log
 from reactor.ids import TableSpan, Ts
-from reactor.records import ChangefeedConfig, FeedState
-from reactor.sync_point import SyncPoint
+from reactor.records.changefeed import ChangefeedConfig, FeedState
+from reactor.records.sync_point import SyncPoint
 from tests.unit.owner.owner_build import FEED, S1, S2, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
 from tests.unit.owner.test_owner import running

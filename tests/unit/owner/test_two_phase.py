@@ -1,6 +1,7 @@
 """The two-phase protocol whole: the real coordinator and real agents over a network that delays, loses and doubles.
 
-Messages of one pair keep their order (``capture.messaging`` promises it); executors answer when they like; captures
+Messages of one pair keep their order (``capture.messaging.messenger`` promises it); executors answer when they like;
+captures
 die, join, and restart their processors; owners change. At no time may two captures write one span, and once the
 disturbances end every span is written by exactly one.
 """
@@ -11,16 +12,16 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import effects
-from agent.agent import Agent
-from agent.gate import Gate, Owner
+from agent.control import effects
+from agent.control.agent import Agent
+from agent.control.gate import Gate, Owner
 from owner.scheduler.coordinator import Coordinator, Identity
 from owner.scheduler.replication import SetState
 from owner.settings import SchedulerSettings
 from reactor.effects import Send
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import Barrier, Message, SpanCheckpoint
-from reactor.records import RunningError
+from reactor.records.changefeed import RunningError
 from tests.unit.owner.owner_build import FEED
 
 _SETTINGS = SchedulerSettings(heartbeat_s=1.0, full_heartbeat_s=2.0, check_balance_interval_s=5.0)

@@ -4,12 +4,12 @@ from functools import partial
 
 import pytest
 
+from owner.feed.workers import Placement, Stage, WorkerManager, WorkerOrder, first_epoch
+from owner.progress.units import SEQUENCES, current_unit, ordinal, tables_of
 from owner.settings import WorkerSettings
-from owner.units import SEQUENCES, current_unit, ordinal, tables_of
-from owner.workers import Placement, Stage, WorkerManager, WorkerOrder, first_epoch
 from reactor.ids import CaptureId
 from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
-from reactor.records import Mode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import Mode, TableRecord, Unit, UnitRecord, UnitStage
 from tests.unit.owner.owner_build import A, B, C, error
 
 MAIN = "main"

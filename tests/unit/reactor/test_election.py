@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from reactor.client import Put
 from reactor.election import Election, Leader
 from reactor.errors import EtcdUnreachableError, NotOwnerError, OwnerNotFoundError, SessionDoneError
-from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.session import Session, open_session
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Put
 
 pytestmark = pytest.mark.looptime
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from reactor.etcd import engine
+from reactor.store.etcd import engine
 
 _SWITCH = "GRPC_EXPERIMENTS"
 

@@ -9,15 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from reactor import cuts, held, records, sync_point, upstream
-from reactor.cuts import CutUnderWay, TableCut
 from reactor.errors import InvalidKeyError, InvalidRecordError
-from reactor.held import HeldTable
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import parse
 from reactor.patches import patch_record
-from reactor.record import Record, UserConfig
-from reactor.records import (
+from reactor.records import changefeed, held, partitioning, sync_point, upstream
+from reactor.records.base import Record, UserConfig
+from reactor.records.changefeed import (
     CaptureInfo,
     ChangefeedConfig,
     ChangefeedInfo,
@@ -38,8 +36,10 @@ from reactor.records import (
     UnitRecord,
     UnitStage,
 )
-from reactor.sync_point import SyncPoint
-from reactor.upstream import UpstreamInfo
+from reactor.records.held import HeldTable
+from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
+from reactor.records.sync_point import SyncPoint
+from reactor.records.upstream import UpstreamInfo
 
 URI = SealedUri(masked="x://", sealed="s")
 TABLE = TableRecord(table_id=7, schema_name="public", name="t", key=("id",))
@@ -59,7 +59,7 @@ EXAMPLES: tuple[Record, ...] = (
     LogHead(epoch=3, last_seq=9, complete_seq=9, eras=(Era(epoch=1, first_seq=1), Era(epoch=3, first_seq=5))),
     DdlRecord(ts=Ts(9), changes=(TableChange(kind=SchemaChangeKind.ALTER, table_id=7, table=TABLE),)),
     SyncPoint(ts=Ts(8), time=1.0, versions={"public.t": "3"}),
-    TableCut(table_id=7, under_way=CutUnderWay(spans=4, ts=Ts(9))),
+    TablePartitioning(table_id=7, under_way=RepartitionUnderWay(spans=4, ts=Ts(9))),
     HeldTable(table_id=7, error=ERROR),
     UpstreamInfo(source="main", kind="postgresql", system_id="1"),
     CaptureInfo(id=CaptureId("a"), address="h:1", peer_address="h:2", version="1", cluster_id="c", started_at=0.0),
@@ -153,8 +153,8 @@ def test_what_is_no_record_at_all_is_refused(record: Record, value: bytes) -> No
         (LogHead, "complete_seq", 100),
         (LogHead, "eras", [{"epoch": 1, "first_seq": 9}, {"epoch": 2, "first_seq": 3}]),
         (DdlRecord, "ts", 0),
-        (TableCut, "spans", 1 << 40),
-        (TableCut, "wanted", 0),
+        (TablePartitioning, "spans", 1 << 40),
+        (TablePartitioning, "wanted", 0),
     ],
 )
 def test_numbers_that_nobody_can_go_on_from_are_refused(record: type[Record], field: str, value: object) -> None:
@@ -216,8 +216,10 @@ def test_every_field_is_written_and_read(record: Record) -> None:
 
 
 def test_every_stored_record_has_an_example() -> None:
-    found = [kind for module in (cuts, held, records, sync_point, upstream) for kind in vars(module).values()]
+    found = [
+        kind for module in (partitioning, held, changefeed, sync_point, upstream) for kind in vars(module).values()
+    ]
     kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Record)}
-    inner = {Record, UserConfig, Era, CutUnderWay, TableChange, TableRecord, RunningError, SealedUri}
+    inner = {Record, UserConfig, Era, RepartitionUnderWay, TableChange, TableRecord, RunningError, SealedUri}
     configs = {ChangefeedConfig, FilterConfig, EventFilter, ColumnSelector}
     assert kinds - inner - configs == {type(record) for record in EXAMPLES}

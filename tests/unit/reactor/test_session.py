@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from reactor.errors import EtcdUnreachableError, LeaseExpiredError, SessionDoneError
-from reactor.memory import MemoryClient, MemoryEtcd
 from reactor.session import open_session
+from reactor.store.memory import MemoryClient, MemoryEtcd
 
 pytestmark = pytest.mark.looptime
 

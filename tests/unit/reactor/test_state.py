@@ -3,13 +3,10 @@
 import pytest
 
 from reactor import keys
-from reactor.client import Event, KeyValue, Snapshot
-from reactor.cuts import CutUnderWay, TableCut
 from reactor.errors import Scope
-from reactor.held import HeldTable, HoldOrigin
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.record import Record
-from reactor.records import (
+from reactor.records.base import Record
+from reactor.records.changefeed import (
     CaptureInfo,
     ChangefeedInfo,
     ChangefeedStatus,
@@ -22,9 +19,12 @@ from reactor.records import (
     UnitRecord,
     UnitStage,
 )
+from reactor.records.held import HeldTable, HoldOrigin
+from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
+from reactor.records.sync_point import SyncPoint
+from reactor.records.upstream import UpstreamInfo
 from reactor.state import ClusterState, Owner
-from reactor.sync_point import SyncPoint
-from reactor.upstream import UpstreamInfo
+from reactor.store.port import Event, KeyValue, Snapshot
 
 FEED = ChangefeedId("feed")
 URI = SealedUri(masked="x://", sealed="")
@@ -74,8 +74,8 @@ def test_every_record_of_a_changefeed_finds_its_place(state: ClusterState) -> No
 
 
 def test_a_cut_is_found_by_its_table_and_says_what_is_under_way(state: ClusterState) -> None:
-    cut = TableCut(table_id=7, spans=1, wanted=4, number=2, under_way=CutUnderWay(spans=4, ts=Ts(9)))
-    key = keys.CutKey("c", "default", FEED, 7)
+    cut = TablePartitioning(table_id=7, spans=1, wanted=4, number=2, under_way=RepartitionUnderWay(spans=4, ts=Ts(9)))
+    key = keys.PartitioningKey("c", "default", FEED, 7)
     put(state, key, cut)
     assert keys.parse(str(key)) == key
     assert state.changefeeds[FEED].cuts == {7: cut}

@@ -4,9 +4,9 @@ import pytest
 from google.protobuf import descriptor_pool
 
 from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError
-from reactor.etcd import faults
-from reactor.etcd.door import normalize
-from reactor.etcd.stubs import PROGRESS_REQUEST, rpc
+from reactor.store.etcd import faults
+from reactor.store.etcd.door import normalize
+from reactor.store.etcd.stubs import PROGRESS_REQUEST, rpc
 
 
 def test_messages_survive_the_wire() -> None:

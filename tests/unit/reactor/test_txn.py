@@ -4,9 +4,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from reactor.client import Compare, Delete, KeyValue, Put, Target
 from reactor.errors import ConflictError, IgnorePatchError, InvalidRecordError, TxnTooLargeError
 from reactor.patches import Patch, PatchGroup
+from reactor.store.port import Compare, Delete, KeyValue, Put, Target
 from reactor.txn import BYTES_MAX, OPERATIONS_MAX, Plan, Seen, plan
 
 COUNTER = "/w/delete-count"

@@ -1,6 +1,6 @@
 """The cursor: revisions only grow, and our own commit is waited for."""
 
-from reactor.client import Event, WatchBatch
+from reactor.store.port import Event, WatchBatch
 from reactor.watch import WatchCursor
 
 

@@ -8,7 +8,6 @@ import anyio
 import pytest
 
 from reactor import failpoints, keys
-from reactor.client import Compare, Put, Target
 from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.errors import (
     EtcdError,
@@ -19,10 +18,11 @@ from reactor.errors import (
     SessionDoneError,
 )
 from reactor.ids import ChangefeedId
-from reactor.memory import Fault, MemoryClient, MemoryEtcd
 from reactor.patches import Patch, PatchGroup
 from reactor.session import Session, open_session
 from reactor.state import ClusterState
+from reactor.store.memory import Fault, MemoryClient, MemoryEtcd
+from reactor.store.port import Compare, Put, Target
 from reactor.worker import EtcdWorker
 
 pytestmark = pytest.mark.looptime
@@ -294,12 +294,12 @@ async def test_a_resignation_leaves_nothing_of_its_tick_undone() -> None:
     async with bench(
         Script(lambda *_: [Answer("job"), Resign(), commit(add_one())]), fault=Trouble(refused=2)
     ) as subject:
-        with anyio.CancelScope() as seat:
+        with anyio.CancelScope() as candidacy:
 
             def perform(effect: Effect) -> None:
                 subject.performed.append(effect)
                 if isinstance(effect, Resign):
-                    seat.cancel()
+                    candidacy.cancel()
 
             subject.worker._perform = perform
             await subject.worker.run()

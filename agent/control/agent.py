@@ -1,0 +1,195 @@
+"""The part of a processor that talks to the owner: the gate, the spans and units here, and the answers.
+
+``handle`` takes the owner's messages, ``handle_event`` what the processor says of its spans and units, and ``tick``
+tells the owner what has changed since it was last told; all return effects and never act or raise on foreign input.
+
+A heartbeat that does not name this run of the processor, or that asks about spans, is answered fully: every span here,
+and Absent for every asked one that is not. Any other is answered with what has changed, which keeps the case of many
+spans cheap. The owner asks fully often enough that a lost answer does not matter, and until it has named this run once,
+whatever is sent to it is full: it must never take a part for the whole. What has too many spans for one message is
+sent in parts that say so.
+"""
+
+from agent.control import effects
+from agent.control.gate import Gate
+from agent.control.table_span import LocalSpan, Order, Step
+from agent.control.unit_slot import UnitSlot
+from reactor.effects import Log, Send
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.messages import (
+    AddSpan,
+    Barrier,
+    Body,
+    DispatchResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    Liveness,
+    Message,
+    RemoveSpan,
+    SpanCheckpoint,
+    SpanState,
+    SpanStatus,
+    StartWorker,
+    StopWorker,
+    WorkerStatus,
+    in_parts,
+)
+
+Effects = list[effects.AgentEffect]
+
+
+class Agent:
+    """One processor's decisions. ``barrier``: what the newest heartbeat allows; flushes must not pass it.
+
+    ``is_barrier_known`` is False until a heartbeat has come: nothing may be written before.
+    """
+
+    def __init__(self, capture: CaptureId, changefeed: ChangefeedId, *, gate: Gate) -> None:
+        self.capture = capture
+        self.changefeed = changefeed
+        self.gate = gate
+        self.spans: dict[TableSpan, LocalSpan] = {}
+        self.slots: dict[str, UnitSlot] = {}
+        self.liveness = Liveness.ALIVE
+        self.barrier = Barrier()
+        self.is_barrier_known = False
+        #: row changes written to the sink so far; the processor counts
+        self.rows_flushed = 0
+        self._untold: set[TableSpan] = set()
+        #: spans that a heartbeat asks for in parts, so far
+        self._asked: set[TableSpan] = set()
+        self._worker_told: WorkerStatus | None = None
+        self._liveness_told = Liveness.ALIVE
+        #: the processor epoch that the owner has named: proof that it has had a full answer from this run
+        self._epoch_known = ""
+
+    def handle(self, message: Message, now: float) -> Effects:
+        """One message of the owner (or of somebody who thinks that it is)."""
+        reason = self.gate.admit(message)
+        if message.changefeed != self.changefeed or message.receiver != self.capture:
+            reason = "for somebody else"
+        if reason:
+            return [_refused(message, reason)]
+        if self.gate.is_own(message.header):
+            self._epoch_known = self.gate.processor_epoch
+        match message.body:
+            case Heartbeat():
+                return self._on_heartbeat(message.body, is_full=not self.gate.is_own(message.header))
+            case AddSpan():
+                return self._on_add(message.body)
+            case RemoveSpan():
+                return self._on_remove(message.body)
+            case StartWorker() | StopWorker():
+                return self._slot(message.body.source).handle_order(message.body)
+        return [_refused(message, "not an order")]
+
+    def handle_event(self, event: effects.AgentEvent, now: float) -> Effects:
+        """What happened to a span or a unit here. Events of spans and units that are gone are dropped."""
+        if isinstance(event, effects.UnitEvent):
+            slot = self.slots.get(event.source)
+            return slot.handle_event(event) if slot else []
+        span = self.spans.get(event.span)
+        if span is None:
+            return []
+        before = span.status
+        step = span.handle_event(event)
+        if span.status != before:
+            self._untold.add(event.span)
+        return self._after(span, step)
+
+    def tick(self, now: float) -> Effects:
+        """Tell the owner, unasked, what has changed; nothing when nothing has or nobody is there to be told."""
+        worker = self._worker()
+        is_news = worker is not None and _without_progress(worker) != self._worker_told
+        is_news = is_news or self.liveness is not self._liveness_told
+        if self.gate.owner.id is None or not (self._untold or is_news):
+            return []
+        return [*self._respond([])]
+
+    def stop_serving(self) -> None:
+        """This capture is leaving: spans are moved away, no new ones are taken. One-way."""
+        self.liveness = Liveness.STOPPING
+
+    def _on_heartbeat(self, heartbeat: Heartbeat, *, is_full: bool) -> Effects:
+        is_news = heartbeat.is_stopping and self.liveness is Liveness.ALIVE
+        if is_news:
+            self.stop_serving()
+        self.barrier, self.is_barrier_known = heartbeat.barrier, True
+        result: Effects = [*self._answer(heartbeat, is_full=is_full)]
+        return [*result, effects.LeaveAsked()] if is_news else result
+
+    def _answer(self, heartbeat: Heartbeat, *, is_full: bool) -> list[Send]:
+        """The last part of a heartbeat is answered for all of it."""
+        self._asked = {*heartbeat.spans} if heartbeat.part == 0 else self._asked.union(heartbeat.spans)
+        if heartbeat.part + 1 < heartbeat.parts:
+            return []
+        asked, self._asked = self._asked, set()
+        absent = [_absent(span) for span in sorted(asked - self.spans.keys())]
+        return self._respond(absent, is_full=is_full or bool(asked))
+
+    def _on_add(self, order: AddSpan) -> Effects:
+        span = self.spans.get(order.span)
+        if span is None:
+            # a span that is prepared here already may still be told to run: its old writer has stopped for it
+            if self.liveness is Liveness.STOPPING:
+                return [self._send(DispatchResponse(_absent(order.span)))]
+            span = self.spans[order.span] = LocalSpan(order.span)
+        kind = Order.PREPARE if order.is_secondary else Order.RUN
+        return self._after(span, span.handle_order(kind, order.checkpoint))
+
+    def _on_remove(self, order: RemoveSpan) -> Effects:
+        span = self.spans.get(order.span)
+        if span is None:
+            return [Log("debug", "asked to remove a span that is not here", (("span", str(order.span)),))]
+        return self._after(span, span.handle_order(Order.REMOVE))
+
+    def _after(self, span: LocalSpan, step: Step) -> Effects:
+        result: Effects = list(step.effects)
+        if step.reply:
+            self._untold.discard(span.span)
+            result.append(self._send(DispatchResponse(span.status)))
+        if span.is_gone:
+            self._untold.discard(span.span)
+            del self.spans[span.span]
+        return result
+
+    def _respond(self, absent: list[SpanStatus], *, is_full: bool = False) -> list[Send]:
+        """All spans, or those with news; always all until the owner has shown that it had them once."""
+        is_full = is_full or self._epoch_known != self.gate.processor_epoch
+        told = self.spans.keys() if is_full else self._untold
+        statuses = [self.spans[span].status for span in sorted(told)] + absent
+        self._untold.clear()
+        worker = self._worker()
+        self._worker_told = _without_progress(worker) if worker else None
+        self._liveness_told = self.liveness
+        parts = in_parts(statuses)
+        return [
+            self._send(HeartbeatResponse(part, self.liveness, worker, self.rows_flushed, number, len(parts)))
+            for number, part in enumerate(parts)
+        ]
+
+    def _worker(self) -> WorkerStatus | None:
+        statuses = [slot.status for slot in self.slots.values() if slot.status]
+        return max(statuses, key=lambda status: (status.epoch, status.source), default=None)
+
+    def _slot(self, source: str) -> UnitSlot:
+        return self.slots.setdefault(source, UnitSlot(source))
+
+    def _send(self, body: Body) -> Send:
+        owner = self.gate.owner.id
+        assert owner is not None, "only an admitted message is answered, and admitting it made the owner known"
+        return Send(Message(self.capture, owner, self.changefeed, self.gate.header, body))
+
+
+def _absent(span: TableSpan) -> SpanStatus:
+    return SpanStatus(span, SpanState.ABSENT, SpanCheckpoint(Ts(0), Ts(0)))
+
+
+def _without_progress(status: WorkerStatus) -> WorkerStatus:
+    """Rows alone are no news: they ride on the heartbeats."""
+    return WorkerStatus(status.source, status.unit, status.epoch, status.stage, error=status.error)
+
+
+def _refused(message: Message, reason: str) -> Log:
+    fields = (("sender", message.sender), ("body", type(message.body).__name__), ("reason", reason))
+    return Log("debug", "message refused", fields)

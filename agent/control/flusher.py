@@ -1,0 +1,316 @@
+"""The flusher of one changefeed on one capture, as an actor: one flush at a time over all spans that are here.
+
+What arrives while a flush runs (the log moving on, spans joining, a new barrier) is the next flush: batches grow under
+load, and lag stays low when idle (DESIGN 5.3). ``Leave`` is handled between two flushes, so its answer means that
+nothing writes for the span any more. The processor puts the newest limits into ``Limits`` and pokes; pokes that come
+during a flush fold into one.
+
+What fails for a reason of one table's own delays that table alone: it is tried again later and later, and after some
+tries, or at once where that cannot help, its writer is told, and the owner holds the table. What fails for a reason of
+the sink as a whole (or of Spark) delays all. A job that fails again and again as a whole is made table by table, to
+find out whether it is one of them. What is due to the sink and may pass is tried for ever, and people are told.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import time
+
+import anyio
+import structlog
+
+from agent.control.actors import Reference, Surroundings
+from agent.control.runtime import FlushLimits, SpanFlushed, SpanPosition, SpanRuntime
+from agent.errors import (
+    NEW_SNAPSHOT,
+    JobError,
+    JobTimeoutError,
+    LogError,
+    RowMovedError,
+    SinkConfigError,
+    SinkFencedError,
+    SinkPassingError,
+    SinkTimeoutError,
+    TableLogLostError,
+)
+from agent.running_error import running_error
+from reactor.errors import Scope, WeirError
+from reactor.ids import TableSpan
+from reactor.records.changefeed import RunningError
+
+_RETRY_S = 1.0
+_RETRY_MAX_S = 15.0
+#: failures in a row after which the owner is told: it holds the table, or backs off for the changefeed
+_FAILURES_MAX = 5
+#: failures in a row of whole jobs after which each table has one of its own
+_WHOLE_MAX = 2
+#: of the sink, the log's storage or Spark as a whole, and may pass: people are told at once, and it is tried again
+PASSING = frozenset(
+    {JobTimeoutError.code, SinkTimeoutError.code, SinkPassingError.code, SinkConfigError.code, LogError.code}
+)
+
+#: errors of writers and spans, which a run under another epoch, or other spans, settle
+_OF_WRITERS = frozenset({SinkFencedError.code, RowMovedError.code})
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Flush this span from now on."""
+
+    position: SpanPosition
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Flush it no more. Answered with its last ``SpanPosition``, or None when it was not here."""
+
+    span: TableSpan
+
+
+@dataclass(frozen=True, slots=True)
+class Poke:
+    """There may be something to flush."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """The newest limits; written by the processor, read by the flusher when it starts a flush."""
+
+    now: FlushLimits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlusherStatistics:
+    """``running_since``: Unix time when the flush under way began, 0 when there is none. ``rows``: written so far."""
+
+    flushes: int = 0
+    rows: int = 0
+    running_since: float = 0.0
+    failures: int = 0
+
+
+class Flusher:
+    """``report`` gives what happened to each span to its writer; ``warn`` tells people of what is tried again."""
+
+    def __init__(
+        self,
+        runtime: SpanRuntime,
+        limits: Limits,
+        *,
+        report: Callable[[SpanFlushed], None],
+        warn: Callable[[RunningError], None],
+    ) -> None:
+        self._runtime = runtime
+        self._limits = limits
+        self._report = report
+        self._warn = warn
+        self._positions: dict[TableSpan, SpanPosition] = {}
+        self._me: Reference | None = None
+        self._context: Surroundings | None = None
+        self._is_poked = False
+        self._is_waiting = False
+        #: failures in a row of flushes that concern all, and of those that failed as a whole
+        self._failures = 0
+        self._whole_failures = 0
+        self._is_narrowing = False
+        #: tables whose own jobs went well since each has one
+        self._healthy: set[int] = set()
+        #: spans that fail for reasons of their own: how often in a row, and when to try again
+        self._failing: dict[TableSpan, tuple[int, float]] = {}
+        self._wake_at = 0.0
+        self.statistics = FlusherStatistics()
+
+    async def on_start(self, context: Surroundings) -> None:
+        self._context = context
+        self._me = context.me
+
+    def poke(self) -> None:
+        """Flush soon; called by the processor after it has changed the limits."""
+        if not (self._is_poked or self._is_waiting) and self._me is not None:
+            self._is_poked = True
+            self._me.tell_nowait(Poke())
+
+    async def handle(self, message: Join | Leave | Poke) -> SpanPosition | None:
+        match message:
+            case Join(position):
+                self._positions[position.span] = position
+                self.poke()
+            case Leave(span):
+                self._forget(span)
+                return self._positions.pop(span, None)
+            case Poke():
+                self._is_poked = self._is_waiting = False
+                await self._flush()
+        return None
+
+    async def _flush(self) -> None:
+        limits = self._limits.now
+        if limits is None:
+            return
+        self._take_tables(limits)
+        self._report_lost(limits)
+        now = anyio.current_time()
+        due = [at for at in self._positions.values() if _is_due(at, limits) and self._retry_at(at) <= now]
+        if self._is_narrowing:
+            await self._flush_singly(due, limits)
+        elif due:
+            await self._flush_these(due, limits)
+        self._wake_for_failing(now)
+
+    async def _flush_these(self, due: list[SpanPosition], limits: FlushLimits) -> None:
+        """One job for all of them."""
+        started = time()
+        self._note(running_since=started)
+        try:
+            flushed = await self._runtime.flush(due, limits)
+        except WeirError as error:
+            self._on_failure(due, error)
+            return
+        finally:
+            self._note(running_since=0.0)
+        rows = sum(span.rows for span in flushed.spans)
+        _log.debug("flushed", spans=len(flushed.spans), rows=rows, seconds=round(time() - started, 3))
+        self._note(flushes=1, rows=rows)
+        self._whole_failures = 0
+        self._settle(_of_tables(flushed.spans))
+        if flushed.is_behind:
+            self.poke()
+
+    async def _flush_singly(self, due: list[SpanPosition], limits: FlushLimits) -> None:
+        """A job for each table: what fails alone, while another does not, is that table's own fault."""
+        by_table: dict[int, list[SpanPosition]] = {}
+        for position in due:
+            by_table.setdefault(position.table.table_id, []).append(position)
+        if not by_table:
+            return
+        failed: dict[int, WeirError] = {}
+        for table_id, positions in by_table.items():
+            try:
+                flushed = await self._runtime.flush(positions, limits)
+            except WeirError as error:
+                failed[table_id] = error
+            else:
+                self._healthy.add(table_id)
+                self._settle(flushed.spans)
+        for table_id, failure in failed.items():
+            if self._healthy - {table_id}:
+                failure.of_table(table_id)
+            told = running_error(failure)
+            self._settle(tuple(SpanFlushed(position, error=told) for position in by_table[table_id]))
+        if not failed:
+            self._is_narrowing, self._whole_failures = False, 0
+            self._healthy.clear()
+
+    def _take_tables(self, limits: FlushLimits) -> None:
+        """A schema change may have given a table another name or key."""
+        for span, position in self._positions.items():
+            if (table := limits.table(position.table)) is not position.table:
+                self._positions[span] = replace(position, table=table)
+
+    def _settle(self, spans: tuple[SpanFlushed, ...]) -> None:
+        """Take over the new positions; a span with a passing error stays and is tried again."""
+        is_whole = any(span.error is not None and not span.error.is_of_table for span in spans)
+        self._failures = self._failures + 1 if is_whole else 0
+        for span in spans:
+            self._positions[span.position.span] = span.position
+            if self._is_news(span):
+                self._report(span)
+        told = {span.error.code: span.error for span in spans if span.error is not None and _is_passing(span.error)}
+        for error in told.values():
+            self._warn(error)
+        if is_whole:
+            self._try_again()
+
+    def _is_news(self, flushed: SpanFlushed) -> bool:
+        """Its writer has to know: it has come further, or it cannot go on."""
+        span, error = flushed.position.span, flushed.error
+        if error is None:
+            self._failing.pop(span, None)
+            return True
+        if _is_passing(error):
+            is_news = False
+        elif error.is_of_table:
+            failures = self._failing[span][0] + 1 if span in self._failing else 1
+            self._failing[span] = failures, anyio.current_time() + _wait_s(failures)
+            is_news = not error.retryable or failures >= _FAILURES_MAX
+        else:
+            is_news = not error.retryable or self._failures >= _FAILURES_MAX
+        if not is_news:
+            _log.warning("a flush failed and is tried again", span=str(span), error=error.message)
+        return is_news
+
+    def _on_failure(self, due: list[SpanPosition], error: WeirError) -> None:
+        self._whole_failures += 1
+        told = running_error(error)
+        if isinstance(error, JobError) and len({at.table.table_id for at in due}) > 1:
+            self._is_narrowing = self._whole_failures >= _WHOLE_MAX
+        self._settle(tuple(SpanFlushed(position, error=told) for position in due))
+
+    def _report_lost(self, limits: FlushLimits) -> None:
+        """Spans whose part of the log is gone would fail every flush that they are in."""
+        removed_ts = limits.head.removed_ts
+        for position in [at for at in self._positions.values() if at.checkpoint_ts < removed_ts]:
+            table = position.table
+            error = TableLogLostError(
+                f"the change log reaches back to {removed_ts}, {table.schema_name}.{table.name} is at "
+                f"{position.checkpoint_ts}: {NEW_SNAPSHOT}"
+            )
+            del self._positions[position.span]
+            self._report(SpanFlushed(position, error=running_error(error.of_table(table.table_id))))
+
+    def _retry_at(self, position: SpanPosition) -> float:
+        return self._failing.get(position.span, (0, 0.0))[1]
+
+    def _forget(self, span: TableSpan) -> None:
+        self._failing.pop(span, None)
+
+    def _wake_for_failing(self, now: float) -> None:
+        """The earliest span that waits on its own; others are flushed meanwhile."""
+        waiting = [at for span, (_, at) in self._failing.items() if span in self._positions and at > now]
+        if waiting and not self._is_waiting and not (self._wake_at and now < self._wake_at <= min(waiting)):
+            assert self._context is not None
+            self._wake_at = min(waiting)
+            self._context.schedule(self._wake_at - now, Poke())
+
+    def _try_again(self) -> None:
+        assert self._context is not None
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._context.schedule(_wait_s(self._failures), Poke())
+
+    def _note(self, *, flushes: int = 0, rows: int = 0, running_since: float | None = None) -> None:
+        old = self.statistics
+        self.statistics = FlusherStatistics(
+            flushes=old.flushes + flushes,
+            rows=old.rows + rows,
+            running_since=old.running_since if running_since is None else running_since,
+            failures=self._failures,
+        )
+
+
+def _is_due(position: SpanPosition, limits: FlushLimits) -> bool:
+    """There is something to move, and the first flush after a resumed dump reaches its consistent point."""
+    target = limits.target(position.table.table_id)
+    return target > position.checkpoint_ts and target >= position.table.consistent_ts
+
+
+def _is_passing(error: RunningError) -> bool:
+    return not error.is_of_table and error.code in PASSING
+
+
+def _wait_s(failures: int) -> float:
+    return float(min(_RETRY_S * 2 ** (max(failures, 1) - 1), _RETRY_MAX_S))
+
+
+def _of_tables(spans: tuple[SpanFlushed, ...]) -> tuple[SpanFlushed, ...]:
+    """What one table is refused while another is written is that table's own trouble, whatever the sink calls it."""
+    written = {span.position.table.table_id for span in spans if span.error is None and span.rows}
+    return tuple(_of_table(span) if written - {span.position.table.table_id} else span for span in spans)
+
+
+def _of_table(span: SpanFlushed) -> SpanFlushed:
+    error = span.error
+    if error is None or error.code in _OF_WRITERS or _is_passing(error):
+        return span
+    return replace(span, error=error.with_(scope=Scope.TABLE, table_id=span.position.table.table_id))

@@ -1,0 +1,276 @@
+"""One changefeed on one capture, as an actor: the agent's decisions, its spans and units, and the flusher.
+
+    owner's messages ─┐                       ┌─► Send, to the owner
+    etcd moved ───────┼─► processor ─► agent ─┼─► span writers ─► flusher ─► parts
+    spans, units ─────┘   (mailbox)           └─► unit runners
+
+The processor only passes on: decisions are ``agent.control.agent``'s, and I/O is behind ``agent.control.runtime``.
+"""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from agent.control import effects
+from agent.control.actors import Reference, Surroundings
+from agent.control.agent import Agent
+from agent.control.flusher import Flusher, FlusherStatistics, Limits
+from agent.control.gate import Owner
+from agent.control.runtime import FlushLimits, SpanFlushed, SpanRuntime, changed_tables, held_tables
+from agent.control.span_writer import SpanOrder, SpanWriter, TableChanged
+from agent.control.unit_runner import RunUnit, UnitRunner
+from reactor.effects import Log, Send
+from reactor.errors import WeirError
+from reactor.ids import TableSpan, Ts
+from reactor.messages import Message
+from reactor.records.changefeed import LogHead, RunningError, TableChange, TableRecord
+from reactor.state import ChangefeedState
+
+_MAILBOX_SIZE = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class FromOwner:
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """etcd shows this owner."""
+
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Something in etcd about this changefeed may have changed."""
+
+    feed: ChangefeedState
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    event: effects.AgentEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Time to tell the owner what has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatistics:
+    """Answered with ``ProcessorStatistics``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopServing:
+    """This capture is leaving: give the spans away, take no new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStatistics:
+    """``spans`` and ``units``: how many are here now."""
+
+    spans: int
+    units: int
+    flusher: FlusherStatistics
+
+
+Input = FromOwner | Elected | Moved | Happened | Told | AskStatistics | StopServing
+
+
+class Processor:
+    """``send`` gives a message to the owner; ``report`` tells the manager of an error and ``warn`` of a warning;
+    ``leave``: on ``LeaveAsked``."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        runtime: SpanRuntime,
+        *,
+        send: Callable[[Message], None],
+        report: Callable[[RunningError], None],
+        warn: Callable[[RunningError], None],
+        leave: Callable[[], None],
+    ) -> None:
+        self._agent = agent
+        self._runtime = runtime
+        self._send = send
+        self._report = report
+        self._warn = warn
+        self._leave = leave
+        self._limits = Limits()
+        self._flusher = Flusher(runtime, self._limits, report=self._on_flushed, warn=warn)
+        self._flusher_ref: Reference | None = None
+        self._context: Surroundings | None = None
+        self._writers: dict[TableSpan, Reference] = {}
+        self._units: dict[str, Reference] = {}
+        self._tables: dict[int, TableRecord] = {}
+        #: the records' own tables, which tell at a glance that nothing has changed
+        self._shown: list[tuple[TableRecord, ...]] = []
+        self._unknown: list[effects.PrepareSpan] = []
+        self._head: LogHead | None = None
+        self._held: dict[int, Ts] = {}
+        self._changes: dict[int, tuple[Ts, TableChange]] = {}
+        self._is_telling = False
+        self._log = structlog.get_logger().bind(changefeed=agent.changefeed)
+
+    async def on_start(self, context: Surroundings) -> None:
+        self._context = context
+        self._flusher_ref = context.spawn(self._flusher, "flusher", mailbox_size=_MAILBOX_SIZE)
+
+    async def on_stop(self) -> None:
+        await self._runtime.close()
+
+    async def handle(self, message: Input) -> ProcessorStatistics | None:
+        now = anyio.current_time()
+        match message:
+            case FromOwner():
+                self._perform(self._agent.handle(message.message, now))
+                self._move_limits()
+            case Elected():
+                self._agent.gate.elect(message.owner)
+            case Moved():
+                self._on_moved(message.feed)
+            case Happened():
+                self._perform(self._agent.handle_event(message.event, now))
+                self._tell_soon()
+            case Told():
+                self._is_telling = False
+                self._perform(self._agent.tick(now))
+            case StopServing():
+                self._agent.stop_serving()
+            case AskStatistics():
+                return ProcessorStatistics(len(self._agent.spans), len(self._units), self._flusher.statistics)
+        return None
+
+    def _on_moved(self, feed: ChangefeedState) -> None:
+        if feed.broken:
+            return  # a record that a newer capture wrote may hold a table: no head is followed past it
+        self._head = next(iter(feed.heads.values()), None)
+        self._held = held_tables(feed.ddl.values())
+        self._changes = changed_tables(feed.ddl.values())
+        tables = [unit.tables for unit in feed.units.values()]
+        if len(tables) != len(self._shown) or any(map(operator.is_not, tables, self._shown)):
+            self._shown = tables
+            self._tell_changes({table.table_id: table for known in tables for table in known})
+        waiting, self._unknown = self._unknown, []
+        for order in waiting:
+            self._prepare(order)
+        self._move_limits()
+
+    def _tell_changes(self, tables: dict[int, TableRecord]) -> None:
+        before, self._tables = self._tables, tables
+        for span in self._writers:
+            after = tables.get(span.table_id)
+            if after is not None and after != before.get(span.table_id):
+                self._tell_writer(TableChanged(span, after))
+
+    def _move_limits(self) -> None:
+        """Nothing is written before the owner has said which barrier holds."""
+        if self._head is None or not self._agent.is_barrier_known:
+            return
+        limits = FlushLimits(self._head, self._agent.barrier, self._held, self._tables, self._changes)
+        if limits != self._limits.now:
+            self._limits.now = limits
+            self._flusher.poke()
+
+    def _perform(self, todo: list[effects.AgentEffect]) -> None:
+        for effect in todo:
+            match effect:
+                case Send():
+                    self._send(effect.message)
+                case Log():
+                    getattr(self._log, effect.level)(effect.event, **dict(effect.fields))
+                case effects.PrepareSpan():
+                    self._prepare(effect)
+                case effects.RunSpan():
+                    self._tell_writer(effect)
+                case effects.StopSpan():
+                    self._stop_span(effect)
+                case effects.StartUnit():
+                    self._start_unit(effect)
+                case effects.StopUnit():
+                    self._stop_unit(effect)
+                case effects.ReportError():
+                    self._report(effect.error)
+                case effects.LeaveAsked():
+                    self._leave()
+
+    # Spans
+
+    def _prepare(self, order: effects.PrepareSpan) -> None:
+        """A table that etcd's watch has not brought yet is prepared when it has."""
+        table = self._tables.get(order.span.table_id)
+        if table is None:
+            self._unknown.append(order)
+            return
+        assert self._context is not None
+        assert self._flusher_ref is not None
+        writer = SpanWriter(
+            order.span, table, runtime=self._runtime, flusher=self._flusher_ref, emit=self._emit, warn=self._warn
+        )
+        self._writers[order.span] = self._context.spawn(writer, f"span-{order.span}", mailbox_size=64)
+        self._tell_writer(order)
+
+    def _tell_writer(self, order: SpanOrder) -> None:
+        span = order.position.span if isinstance(order, SpanFlushed) else order.span
+        if span in self._writers:
+            self._writers[span].tell_nowait(order)
+
+    def _stop_span(self, order: effects.StopSpan) -> None:
+        if order.span in self._writers:
+            self._tell_writer(order)
+            return
+        waiting = [prepare for prepare in self._unknown if prepare.span == order.span]
+        self._unknown = [prepare for prepare in self._unknown if prepare.span != order.span]
+        for prepare in waiting:
+            self._emit(effects.SpanStopped(order.span, prepare.checkpoint))
+
+    def _on_flushed(self, flushed: SpanFlushed) -> None:
+        self._agent.rows_flushed += flushed.rows
+        self._tell_writer(flushed)
+
+    def _emit(self, event: effects.AgentEvent) -> None:
+        """What a span or unit has to say; after its last word its actor ends."""
+        match event:
+            case effects.SpanStopped() | effects.SpanFailed():
+                writer = self._writers.pop(event.span, None)
+                if writer is not None:
+                    writer.stop()
+            case effects.UnitFinished() | effects.UnitStopped() | effects.UnitFailed():
+                self._units.pop(event.source, None)
+        self._tell_me(Happened(event))
+
+    # Units
+
+    def _start_unit(self, order: effects.StartUnit) -> None:
+        assert self._context is not None
+        runner = UnitRunner(self._runtime, emit=self._emit)
+        unit = self._context.spawn(runner, f"{order.unit}-{order.source}-{order.epoch}", mailbox_size=4)
+        self._units[order.source] = unit
+        unit.tell_nowait(RunUnit(order))
+
+    def _stop_unit(self, order: effects.StopUnit) -> None:
+        if order.source in self._units:
+            self._units[order.source].stop(drain=False)
+
+    # The owner
+
+    def _tell_soon(self) -> None:
+        """Fold what happens in one round of the loop into one message to the owner."""
+        if not self._is_telling:
+            self._is_telling = True
+            self._tell_me(Told())
+
+    def _tell_me(self, message: Input) -> None:
+        assert self._context is not None
+        try:
+            self._context.me.tell_nowait(message)
+        except WeirError as error:
+            if error.code != "ActorDead":  # a full mailbox would lose the event: crash, and start anew
+                raise

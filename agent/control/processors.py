@@ -1,0 +1,182 @@
+"""Which processors run on this capture: one for every changefeed that should run, under the epoch it should run.
+
+A reactor over etcd's state. It starts and stops processors, tells each what has moved in its changefeed, and carries
+their errors to the owner through ``TaskPosition`` (tiflow 1.5). A processor of an old epoch ends before the new
+one starts, and one that failed is not started again under the same epoch: the owner decides when to try again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.control.gate import Owner
+from reactor import keys, patches
+from reactor.effects import Commit, Effect
+from reactor.ids import CaptureId, ChangefeedId
+from reactor.records.changefeed import ChangefeedInfo, FeedState, RunningError, TaskPosition
+from reactor.state import ChangefeedState, ClusterState
+
+_RUNNING = (FeedState.NORMAL, FeedState.WARNING)
+_SHOW_AGAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StartProcessor:
+    changefeed: ChangefeedId
+    info: ChangefeedInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StopProcessor:
+    """Answered by ``ProcessorEnded`` when nothing of it runs any more."""
+
+    changefeed: ChangefeedId
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """What etcd now holds about the changefeed of a running processor."""
+
+    changefeed: ChangefeedId
+    feed: ChangefeedState
+
+
+@dataclass(frozen=True, slots=True)
+class MeetOwner:
+    """etcd shows another owner: only what it says counts from now on."""
+
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class MeetPeers:
+    """The captures of the cluster and where they listen for each other have changed."""
+
+    addresses: tuple[tuple[CaptureId, str], ...]
+
+
+ManagerEffect = Effect | StartProcessor | StopProcessor | Observe | MeetOwner | MeetPeers
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorEnded:
+    changefeed: ChangefeedId
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorReported:
+    """An error (the changefeed cannot go on like this) or a warning (it goes on) of one processor.
+
+    An error of one table ends no processor: the owner takes the table out, and the others flow.
+    """
+
+    changefeed: ChangefeedId
+    epoch: int
+    error: RunningError
+    is_warning: bool = False
+
+
+class Processors:
+    """The reactor. ``namespace`` and ``cluster`` place the keys it writes."""
+
+    def __init__(self, capture: CaptureId, *, cluster: str, namespace: str = keys.DEFAULT_NAMESPACE) -> None:
+        self._capture = capture
+        self._cluster = cluster
+        self._namespace = namespace
+        self._running: dict[ChangefeedId, int] = {}
+        self._stopping: set[ChangefeedId] = set()
+        self._failed: dict[ChangefeedId, int] = {}
+        #: what each processor was shown last, and when
+        self._shown: dict[ChangefeedId, tuple[int, float]] = {}
+        self._peers: tuple[tuple[CaptureId, str], ...] = ()
+        self._owner = Owner()
+
+    def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> list[ManagerEffect]:
+        effects = [*self._meet_peers(state), *self._meet_owner(state)]
+        for event in inbox:
+            effects += self._handle(event, state)
+        for changefeed in sorted(self._running.keys() | state.changefeeds.keys()):
+            effects += self._settle(changefeed, state.changefeeds.get(changefeed), now)
+        return effects
+
+    def _meet_peers(self, state: ClusterState) -> list[ManagerEffect]:
+        peers = tuple(sorted((info.id, info.peer_address) for info in state.captures.values()))
+        if peers == self._peers:
+            return []
+        self._peers = peers
+        return [MeetPeers(peers)]
+
+    def _meet_owner(self, state: ClusterState) -> list[ManagerEffect]:
+        """One that has left is the owner until the next is elected: what it has ordered is the next one's to find."""
+        if state.owner is None or state.owner.revision <= self._owner.revision:
+            return []
+        self._owner = Owner(state.owner.capture, state.owner.revision)
+        return [MeetOwner(self._owner)]
+
+    def _handle(self, event: object, state: ClusterState) -> list[ManagerEffect]:
+        match event:
+            case ProcessorEnded():
+                self._running.pop(event.changefeed, None)
+                self._shown.pop(event.changefeed, None)
+                self._stopping.discard(event.changefeed)
+            case ProcessorReported():
+                return self._report(event, state)
+        return []
+
+    def _settle(self, changefeed: ChangefeedId, feed: ChangefeedState | None, now: float) -> list[ManagerEffect]:
+        wanted = self._wanted(feed)
+        epoch = self._running.get(changefeed)
+        if changefeed in self._stopping or (wanted is None and epoch is None):
+            return []
+        if wanted is not None and epoch is None and self._failed.get(changefeed) != wanted.epoch:
+            self._running[changefeed] = wanted.epoch
+            assert feed is not None
+            self._shown[changefeed] = feed.change, now
+            return [StartProcessor(changefeed, wanted), Observe(changefeed, feed)]
+        if epoch is not None and (wanted is None or wanted.epoch != epoch):
+            self._stopping.add(changefeed)
+            return [StopProcessor(changefeed)]
+        return (
+            [Observe(changefeed, feed)] if feed is not None and epoch is not None and self._is_news(feed, now) else []
+        )
+
+    def _is_news(self, feed: ChangefeedState, now: float) -> bool:
+        """What has not changed is shown again now and then: a processor that could not keep up has missed it."""
+        change, at = self._shown.get(feed.id, (0, float("-inf")))
+        is_news = feed.change != change or now - at >= _SHOW_AGAIN_S
+        if is_news:
+            self._shown[feed.id] = feed.change, now
+        return is_news
+
+    def _wanted(self, feed: ChangefeedState | None) -> ChangefeedInfo | None:
+        """The changefeed as it should run here; None when it should not. What cannot be read is left as it is."""
+        if feed is None or feed.info is None or feed.status is None or feed.info.state not in _RUNNING:
+            return None
+        return feed.info
+
+    def _report(self, event: ProcessorReported, state: ClusterState) -> list[ManagerEffect]:
+        feed = state.changefeeds.get(event.changefeed)
+        if feed is None or feed.info is None or feed.info.epoch != event.epoch:
+            return []
+        effects: list[ManagerEffect] = [self._commit(event)]
+        if not event.is_warning and not event.error.is_of_table:
+            self._failed[event.changefeed] = event.epoch
+            if event.changefeed in self._running and event.changefeed not in self._stopping:
+                self._stopping.add(event.changefeed)
+                effects.append(StopProcessor(event.changefeed))
+        return effects
+
+    def _commit(self, event: ProcessorReported) -> Commit:
+        key = keys.PositionKey(self._cluster, self._namespace, self._capture, event.changefeed)
+        error = event.error.with_(capture=self._capture)
+        patch = patches.patch_record(key, TaskPosition, lambda old: _with(old or TaskPosition(), event, error))
+        alive = keys.CaptureKey(self._cluster, self._capture)
+        return Commit(patches.group([patch], requires=[alive]))
+
+
+def _with(position: TaskPosition, event: ProcessorReported, error: RunningError) -> TaskPosition:
+    if event.is_warning:
+        return position.with_(warning=error)
+    if error.is_of_table:
+        others = (known for known in position.tables if known.table_id != error.table_id)
+        return position.with_(tables=(*others, error))
+    return position.with_(error=error)

@@ -1,0 +1,140 @@
+"""A table span as an actor: it finds out where the sink stands, lets the flusher write, and reports how far it came.
+
+    PrepareSpan ─► open_span ─► SpanPrepared        RunSpan ─► join the flusher ─► SpanRunning, SpanProgress…
+                                                    StopSpan ─► leave it (after the flush under way) ─► SpanStopped
+
+The decisions are ``agent.control.table_span``'s; this actor carries them out, one at a time, and always answers.
+While the
+sink as a whole cannot be asked it asks again, tells people, and answers then.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.control import effects
+from agent.control.actors import Reference, Surroundings
+from agent.control.flusher import PASSING, Join, Leave
+from agent.control.runtime import SpanFlushed, SpanPosition, SpanRuntime
+from agent.running_error import running_error
+from reactor import failpoints
+from reactor.errors import Scope, WeirError
+from reactor.failpoints import Point
+from reactor.ids import TableSpan
+from reactor.messages import SpanCheckpoint
+from reactor.records.changefeed import RunningError, TableRecord
+
+Emit = Callable[[effects.SpanEvent], None]
+Warn = Callable[[RunningError], None]
+
+_RETRY_S, _RETRY_MAX_S = 1.0, 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanged:
+    """A schema change gave the span's table another record."""
+
+    span: TableSpan
+    table: TableRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Time to ask the sink again."""
+
+    order: effects.PrepareSpan | effects.RunSpan
+
+
+SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | SpanFlushed | TableChanged
+
+#: Longer than any flush may take (``flush_timeout_seconds``), and what is left behind is fenced by the sink's record.
+_LEAVE_TIMEOUT_S = 4_000.0
+
+
+class SpanWriter:
+    """One span. ``emit`` takes what happened to the processor's mailbox."""
+
+    def __init__(
+        self, span: TableSpan, table: TableRecord, *, runtime: SpanRuntime, flusher: Reference, emit: Emit, warn: Warn
+    ) -> None:
+        self._span = span
+        self._table = table
+        self._runtime = runtime
+        self._flusher = flusher
+        self._emit = emit
+        self._warn = warn
+        self._position: SpanPosition | None = None
+        self._context: Surroundings | None = None
+        self._order: effects.PrepareSpan | effects.RunSpan | None = None
+        self._failures = 0
+
+    async def on_start(self, context: Surroundings) -> None:
+        self._context = context
+
+    async def handle(self, message: SpanOrder | _Again) -> None:
+        try:
+            if not isinstance(message, _Again):
+                await self._handle(message)
+            elif message.order is self._order:
+                await self._handle(message.order)
+        except WeirError as error:
+            if self._order is not None and error.code in PASSING:
+                self._ask_again(self._order, error)
+                return
+            await self._leave()
+            if error.scope is Scope.TABLE:
+                error.of_table(self._span.table_id)
+            self._emit(effects.SpanFailed(self._span, running_error(error)))
+
+    def _ask_again(self, order: effects.PrepareSpan | effects.RunSpan, error: WeirError) -> None:
+        assert self._context is not None
+        self._failures += 1
+        self._warn(running_error(error))
+        self._context.schedule(min(_RETRY_S * 2 ** (self._failures - 1), _RETRY_MAX_S), _Again(order))
+
+    async def _handle(self, message: SpanOrder) -> None:
+        match message:
+            case effects.PrepareSpan() | effects.RunSpan():
+                self._order = message
+                await (self._prepare(message) if isinstance(message, effects.PrepareSpan) else self._run(message))
+                self._order, self._failures = None, 0
+            case effects.StopSpan():
+                self._order = None
+                await self._stop()
+            case SpanFlushed():
+                await self._on_flushed(message)
+            case TableChanged():
+                self._table = message.table
+
+    async def _prepare(self, order: effects.PrepareSpan) -> None:
+        self._position = await self._runtime.open_span(self._table, self._span, order.checkpoint.checkpoint_ts)
+        failpoints.reach(Point.SPAN_OPENED)
+        self._emit(effects.SpanPrepared(self._span))
+
+    async def _run(self, order: effects.RunSpan) -> None:
+        # the old writer has ended since the span was prepared, and may have come further before it did
+        self._position = await self._runtime.open_span(self._table, self._span, order.checkpoint_ts)
+        failpoints.reach(Point.SPAN_TOLD)
+        await self._flusher.tell(Join(self._position))
+        self._emit(effects.SpanRunning(self._span))
+        self._emit(effects.SpanProgress(self._span, self._checkpoint))
+
+    async def _stop(self) -> None:
+        await self._leave()
+        self._emit(effects.SpanStopped(self._span, self._checkpoint))
+
+    async def _on_flushed(self, flushed: SpanFlushed) -> None:
+        self._position = flushed.position
+        if flushed.error is not None:
+            await self._leave()
+            self._emit(effects.SpanFailed(self._span, flushed.error))
+            return
+        self._emit(effects.SpanProgress(self._span, self._checkpoint, flushed.commit_time))
+
+    async def _leave(self) -> None:
+        position = await self._flusher.ask(Leave(self._span), _LEAVE_TIMEOUT_S)
+        self._position = position or self._position
+
+    @property
+    def _checkpoint(self) -> SpanCheckpoint:
+        checkpoint_ts = self._position.checkpoint_ts if self._position else self._table.start_ts
+        return SpanCheckpoint(checkpoint_ts, checkpoint_ts)

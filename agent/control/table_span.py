@@ -1,0 +1,157 @@
+"""One table span on this capture: a state, at most one order in work, and a table.
+
+        PREPARE                 prepared               RUN              running
+Absent ─────────► Preparing ─────────────► Prepared ─────────► (Prepared) ───────► Replicating
+                      │                       │                                        │
+                      └──────────REMOVE───────┴────────────────REMOVE──────────────────┘
+                                                ▼
+                                            Stopping ──stopped──► Stopped (reported once, then dropped)
+
+The owner's orders are rows of ``ORDERS``; what the executor answers are rows of ``EVENTS``. An order in work is
+answered when its end state is reached; a second order that arrives meanwhile is dropped, since the owner sends again
+until it has seen the state it wants. A span that is stopping takes no new order but another REMOVE.
+
+RUN starts nothing but a span that is prepared: the owner promotes only what said so. A RUN that finds the span absent
+was sent before it was lost here (twice, or late), and by now another capture may have it.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from agent.control import effects
+from agent.control.effects import AgentEffect
+from reactor.ids import TableSpan, Ts
+from reactor.messages import SpanCheckpoint, SpanState, SpanStatus
+
+
+class Order(Enum):
+    """What the owner may want of a span: ``AddSpan`` as secondary, ``AddSpan`` as primary, ``RemoveSpan``."""
+
+    PREPARE = auto()
+    RUN = auto()
+    REMOVE = auto()
+
+
+class Action(Enum):
+    """What an order or an event makes this span do."""
+
+    PREPARE = auto()
+    RUN = auto()
+    STOP = auto()
+    WAIT = auto()
+    REPLY = auto()
+
+
+#: (state, order) → action. WAIT keeps the order in work; REPLY answers at once with the present state.
+ORDERS: dict[tuple[SpanState, Order], Action] = {
+    (SpanState.ABSENT, Order.PREPARE): Action.PREPARE,
+    (SpanState.ABSENT, Order.RUN): Action.REPLY,
+    (SpanState.ABSENT, Order.REMOVE): Action.REPLY,
+    (SpanState.PREPARING, Order.PREPARE): Action.WAIT,
+    (SpanState.PREPARING, Order.RUN): Action.REPLY,
+    (SpanState.PREPARING, Order.REMOVE): Action.STOP,
+    (SpanState.PREPARED, Order.PREPARE): Action.REPLY,
+    (SpanState.PREPARED, Order.RUN): Action.RUN,
+    (SpanState.PREPARED, Order.REMOVE): Action.STOP,
+    (SpanState.REPLICATING, Order.PREPARE): Action.REPLY,
+    (SpanState.REPLICATING, Order.RUN): Action.REPLY,
+    (SpanState.REPLICATING, Order.REMOVE): Action.STOP,
+    (SpanState.STOPPING, Order.PREPARE): Action.REPLY,
+    (SpanState.STOPPING, Order.RUN): Action.REPLY,
+    (SpanState.STOPPING, Order.REMOVE): Action.REPLY,
+    (SpanState.STOPPED, Order.PREPARE): Action.REPLY,
+    (SpanState.STOPPED, Order.RUN): Action.REPLY,
+    (SpanState.STOPPED, Order.REMOVE): Action.REPLY,
+}
+
+#: (state, event) → next state. An absent row is an event that came too late to matter, and is ignored.
+EVENTS: dict[tuple[SpanState, type[effects.SpanEvent]], SpanState] = {
+    (SpanState.PREPARING, effects.SpanPrepared): SpanState.PREPARED,
+    (SpanState.PREPARED, effects.SpanRunning): SpanState.REPLICATING,
+    **{
+        (state, event): SpanState.STOPPED
+        for state in (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING, SpanState.STOPPING)
+        for event in (effects.SpanStopped, effects.SpanFailed)
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one order or event led to: orders for the executor, and whether the owner is to be told now."""
+
+    effects: tuple[AgentEffect, ...] = ()
+    reply: bool = False
+
+
+class LocalSpan:
+    """The machine of one span on this capture."""
+
+    def __init__(self, span: TableSpan) -> None:
+        self.span = span
+        self.state = SpanState.ABSENT
+        self.checkpoint = SpanCheckpoint(Ts(0), Ts(0))
+        self.checkpoint_time = 0.0
+        self._in_work: Order | None = None
+
+    @property
+    def status(self) -> SpanStatus:
+        return SpanStatus(self.span, self.state, self.checkpoint, self.checkpoint_time)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.state in (SpanState.ABSENT, SpanState.STOPPED)
+
+    def handle_order(self, order: Order, checkpoint: SpanCheckpoint | None = None) -> Step:
+        """One order of the owner; ``checkpoint`` comes with PREPARE and RUN."""
+        if self._in_work not in (None, order) and order is not Order.REMOVE:
+            return Step()
+        if checkpoint is not None and self.state is not SpanState.REPLICATING:
+            self._raise_checkpoint(checkpoint)  # a running writer knows better than the owner how far it is
+        action = ORDERS[self.state, order]
+        if action is Action.RUN and self._in_work is Order.RUN:
+            return Step()  # the executor has been told; SpanRunning will answer
+        return self._do(action, order)
+
+    def handle_event(self, event: effects.SpanEvent) -> Step:
+        """One answer of the executor."""
+        if isinstance(event, effects.SpanProgress):
+            return self._on_progress(event)
+        state = EVENTS.get((self.state, type(event)))
+        if state is None:
+            return Step()
+        self.state = state
+        if isinstance(event, effects.SpanStopped):
+            self._raise_checkpoint(event.checkpoint)
+        self._in_work = None
+        report = (effects.ReportError(event.error),) if isinstance(event, effects.SpanFailed) else ()
+        return Step(report, reply=True)
+
+    def _do(self, action: Action, order: Order) -> Step:
+        match action:
+            case Action.PREPARE:
+                self.state, self._in_work = SpanState.PREPARING, order
+                return Step((effects.PrepareSpan(self.span, self.checkpoint),))
+            case Action.RUN:
+                self._in_work = order
+                return Step((effects.RunSpan(self.span, self.checkpoint.checkpoint_ts),))
+            case Action.STOP:
+                self.state, self._in_work = SpanState.STOPPING, None
+                return Step((effects.StopSpan(self.span),), reply=True)
+            case Action.WAIT:
+                self._in_work = order
+                return Step()
+            case Action.REPLY:
+                return Step(reply=True)
+
+    def _on_progress(self, event: effects.SpanProgress) -> Step:
+        self._raise_checkpoint(event.checkpoint)
+        if event.checkpoint_time:
+            self.checkpoint_time = event.checkpoint_time
+        return Step()
+
+    def _raise_checkpoint(self, new: SpanCheckpoint) -> None:
+        """Checkpoints never go back, and nothing is checkpointed that is not resolved."""
+        checkpoint_ts = max(self.checkpoint.checkpoint_ts, new.checkpoint_ts)
+        resolved_ts = max(self.checkpoint.resolved_ts, new.resolved_ts, checkpoint_ts)
+        self.checkpoint = SpanCheckpoint(checkpoint_ts, resolved_ts)

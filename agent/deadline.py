@@ -1,0 +1,111 @@
+"""How long blocking work is waited for, and what happens to it then.
+
+A sink or a Spark job that never answers must not hold what others need. When its time is up, or nobody wants its result
+any more, the work is told to end (a job is cancelled, which gives its slots back); if it does not even do that, its
+thread is left behind. What such a thread may still write later is refused by the sink's record.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import anyio
+import structlog
+from anyio import CapacityLimiter, to_thread
+
+T = TypeVar("T")
+
+#: what was told to end is waited for so long; Spark needs two seconds to end a Python worker
+GRACE_S = 10.0
+_AGAIN_S = 1.0
+
+_log = structlog.get_logger()
+
+
+class AbandonedError(Exception):
+    """Work did not end in its time; its thread runs on, and nobody waits for it."""
+
+
+class Deadline:
+    """Goes along with one piece of work; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_over = False
+        #: how to end what is under way → set when it has ended
+        self._works: dict[Callable[[], object], threading.Event] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    @contextmanager
+    def covers(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Inside something runs that ``cancel`` ends; it is called, again and again, while deadline is over."""
+        ended = threading.Event()
+        with self._lock:
+            self._works[cancel] = ended
+            if self._is_over:
+                _cancel_in_background(cancel, ended)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._works[cancel]
+            ended.set()
+
+    def end(self) -> None:
+        """Nobody waits any more; returns at once."""
+        with self._lock:
+            is_first, self._is_over = not self._is_over, True
+            for cancel, ended in self._works.items() if is_first else ():
+                _cancel_in_background(cancel, ended)
+
+
+async def run_with_deadline(
+    call: Callable[[Deadline], T], *, timeout_s: float, limiter: CapacityLimiter, grace_s: float = GRACE_S
+) -> T:
+    """``call`` in a thread, told to end after ``timeout_s`` and when this is cancelled.
+
+    :raises AbandonedError: it did not even end when it was told to.
+    """
+    deadline = Deadline()
+    failure: Exception | None = None
+    outcome: list[T] = []
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_end_after, deadline, timeout_s)
+            try:
+                with anyio.move_on_after(timeout_s + grace_s) as waiting:
+                    outcome.append(await to_thread.run_sync(call, deadline, abandon_on_cancel=True, limiter=limiter))
+                if waiting.cancelled_caught:
+                    failure = AbandonedError(f"not ended in {timeout_s:g} s, nor after it was told to")
+            except Exception as error:
+                failure = error  # kept out of the task group, which would wrap it
+            tasks.cancel_scope.cancel()
+    finally:
+        if not outcome:
+            deadline.end()
+    if failure is not None:
+        raise failure
+    return outcome[0]
+
+
+async def _end_after(deadline: Deadline, timeout_s: float) -> None:
+    await anyio.sleep(timeout_s)
+    deadline.end()
+
+
+def _cancel_in_background(cancel: Callable[[], object], ended: threading.Event) -> None:
+    """Who has to be asked may not answer either, and what is to be cancelled may not have begun."""
+
+    def work() -> None:
+        while not ended.is_set():
+            try:
+                cancel()
+            except Exception as error:
+                _log.warning("a job could not be cancelled", error=str(error))
+            ended.wait(_AGAIN_S)
+
+    threading.Thread(target=work, name="weir-cancel", daemon=True).start()

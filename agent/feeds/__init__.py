@@ -1,0 +1,1 @@
+"""Changefeed runtime: puts one changefeed together from the ports, and compares both of its ends."""

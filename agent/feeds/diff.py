@@ -1,0 +1,190 @@
+"""Source and sink compared: equal iff they hold the same rows, as often.
+
+Both sides are read once, in batches, and reduced to numbers by key bucket: how many rows, and the sum of their hashes
+(over all columns, as ``agent.kernels.key_hash`` has it; a sum does not depend on the order, and sees a row that is
+there
+twice). Where a bucket differs, both sides are read again for a few such buckets, to say which keys it is about. Keys
+are shown, values are not.
+
+Which tables, and at which Ts both sides stand, is the caller's matter: the source is read under one exported snapshot,
+and the sink must be held where that snapshot is. Both are read as often as needed, so they must stay there.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from agent.errors import SinkUriError, SourceConfigError
+from agent.filter.events import filter_snapshot, rules_for
+from agent.kernels.key_hash import key_hash
+from agent.ports.source import ComparisonSnapshot
+from agent.rows.fold import key_codes
+from agent.rows.schema import TableSchema
+from agent.sinks.delta.read import read_rows
+from agent.sinks.delta.table.lake import Lake
+from agent.sinks.delta.table.schema import delta_table
+from agent.sinks.uri import parse_sink_uri
+from agent.sources.registry import arrow_schema
+from reactor.records.changefeed import NO_FILTER, FilterConfig, TableRecord
+
+#: reads one side from its begin
+Rows = Callable[[], Iterable[pa.RecordBatch]]
+Hashes = npt.NDArray[np.uint64]
+
+_BUCKET_BITS = 12
+_BUCKETS_SHOWN = 16
+_DIFFERENCES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TableDiff:
+    """One table. ``differences``: the first differing keys, in words; empty iff ``equal``."""
+
+    table: str
+    equal: bool
+    rows_source: int
+    rows_sink: int
+    differences: tuple[str, ...] = ()
+
+
+def compare_tables(
+    snapshot: ComparisonSnapshot,
+    sink_uri: str,
+    tables: Sequence[TableRecord],
+    filter: FilterConfig = NO_FILTER,
+) -> list[TableDiff]:
+    """Compare tables of the source under ``snapshot`` with their Delta tables; one that is gone there differs.
+
+    :raises SourceError: the source cannot be read, or the snapshot is gone.
+    :raises SinkError: the sink has nothing that could be read.
+    """
+    uri = parse_sink_uri(sink_uri)
+    if not uri.scheme.startswith("delta"):
+        raise SinkUriError(f"a {uri.scheme}:// sink cannot be read, so there is nothing to compare")
+    options = {name: value for name, value in uri.options.items() if not uri.is_local}
+    found = []
+    for table in tables:
+        name = f"{table.schema_name}.{table.name}"
+        try:
+            schema = snapshot.schema(table)
+        except SourceConfigError as error:
+            found.append(TableDiff(name, False, 0, 0, (str(error),)))
+            continue
+        place = Lake(uri.location, uri.is_local, options).place(table.schema_name, table.name)
+        theirs = partial(_selected_rows, snapshot, schema, filter)
+        selected = rules_for(filter, table.schema_name, table.name).select(schema)
+        ours = partial(read_rows, place, selected, arrow_schema(selected), key=table.key)
+        found.append(compare(name, theirs, ours, key=table.key))
+    return found
+
+
+def _selected_rows(snapshot: ComparisonSnapshot, schema: TableSchema, filter: FilterConfig) -> Iterator[pa.RecordBatch]:
+    return filter_snapshot(filter, schema, snapshot.read(schema))[1]
+
+
+def compare(table: str, source: Rows, sink: Rows, *, key: Sequence[str]) -> TableDiff:
+    """Compare two readings of one table: ``source`` in the source's types, ``sink`` in the sink's.
+
+    Columns are the source's; without a ``key`` a row is its own key.
+    """
+    ours, theirs = _Sums.of(_plain(source()), key), _Sums.of(_plain(sink()), key)
+    (differing,) = np.nonzero((ours.rows != theirs.rows) | (ours.hashes != theirs.hashes))
+    differences: tuple[str, ...] = ()
+    if len(differing):
+        buckets = differing[:_BUCKETS_SHOWN]
+        pair = [_rows_of(_plain(side()), key, buckets) for side in (source, sink)]
+        differences = tuple(_differences(pair[0], pair[1], key))
+    return TableDiff(table, not len(differing), int(ours.rows.sum()), int(theirs.rows.sum()), differences)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """One side, by bucket."""
+
+    rows: npt.NDArray[np.int64]
+    hashes: Hashes
+
+    @classmethod
+    def of(cls, batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> "_Sums":
+        count = 1 << _BUCKET_BITS
+        sums = cls(np.zeros(count, np.int64), np.zeros(count, np.uint64))
+        for batch in batches:
+            row = _row_hash(batch)
+            bucket = _bucket(batch, row, key)
+            sums.rows[:] += np.bincount(bucket, minlength=count)
+            np.add.at(sums.hashes, bucket, row)
+        return sums
+
+
+def _plain(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches as the sink has them, whichever side they are of, columns by name."""
+    for batch in batches:
+        for plain in delta_table(batch).to_batches():
+            yield plain.select(sorted(plain.schema.names))
+
+
+def _row_hash(batch: pa.RecordBatch) -> Hashes:
+    return key_hash(batch, batch.schema.names)
+
+
+def _bucket(batch: pa.RecordBatch, row: Hashes, key: Sequence[str]) -> npt.NDArray[np.int64]:
+    place = key_hash(batch, key) if key else row
+    return (place >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
+
+
+def _rows_of(
+    batches: Iterable[pa.RecordBatch], key: Sequence[str], buckets: npt.NDArray[np.int64]
+) -> tuple[pa.Table, Hashes]:
+    """The rows in ``buckets``, with their hashes."""
+    kept, hashes, schema = [], [np.zeros(0, np.uint64)], None
+    for batch in batches:
+        schema = batch.schema
+        row = _row_hash(batch)
+        inside = np.isin(_bucket(batch, row, key), buckets)
+        kept.append(batch.filter(pa.array(inside)))
+        hashes.append(row[inside])
+    return pa.Table.from_batches(kept, schema) if kept else pa.table({}), np.concatenate(hashes)
+
+
+def _differences(ours: tuple[pa.Table, Hashes], theirs: tuple[pa.Table, Hashes], key: Sequence[str]) -> Iterator[str]:
+    """In words, by key, at most ten."""
+    tables = [table for table, _ in (ours, theirs) if table.num_columns]
+    both = pa.concat_tables(tables).combine_chunks()
+    split = ours[0].num_rows
+    row = np.concatenate([ours[1], theirs[1]])
+    keys = both.select(list(key) or both.schema.names)
+    code = key_codes(keys)
+    count = int(code.max()) + 1
+    in_source, in_sink = (np.bincount(part, minlength=count) for part in (code[:split], code[split:]))
+    balance = np.zeros(count, np.uint64)
+    np.add.at(balance, code, np.where(np.arange(len(code)) < split, row, np.uint64(0) - row))
+    (wrong,) = np.nonzero((in_source != in_sink) | (balance != 0))
+    first = np.full(count, len(code), np.int64)
+    np.minimum.at(first, code, np.arange(len(code)))
+    shown = keys.take(pa.array(first[wrong])).append_column("#", pa.array(wrong))
+    shown = shown.sort_by([(name, "ascending") for name in keys.schema.names]).slice(0, _DIFFERENCES_MAX)
+    for line in shown.to_pylist():
+        at = line.pop("#")
+        yield _in_words(line, both.filter(pa.array(code == at)), int(in_source[at]), int(in_sink[at]))
+
+
+def _in_words(key: dict[str, object], rows: pa.Table, in_source: int, in_sink: int) -> str:
+    named = ", ".join(f"{name}={value}" for name, value in key.items())[:200]
+    if not in_sink:
+        return f"{named}: missing in the sink"
+    if not in_source:
+        return f"{named}: only in the sink"
+    if in_source != in_sink:
+        return f"{named}: {in_source} times in the source, {in_sink} times in the sink"
+    names = [name for name in rows.schema.names if _differs(rows.column(name), in_source)]
+    return f"{named}: differs in {', '.join(names)}"
+
+
+def _differs(column: pa.ChunkedArray, in_source: int) -> bool:
+    """Whether a column of one key's rows, those of the source first, is not the same on both sides."""
+    ours, theirs = column.slice(0, in_source), column.slice(in_source)
+    return sorted(map(repr, ours.to_pylist())) != sorted(map(repr, theirs.to_pylist()))

@@ -1,0 +1,1 @@
+"""Filters: which tables, changes and columns pass."""

@@ -1,0 +1,46 @@
+"""The kernels that copy the row events of an arena together, table by table; the same for every source.
+
+A line of ``rows`` tells of one event: offset, length, slot, commit Ts, ordinal, commit time (Unix microseconds).
+"""
+
+from typing import Final
+
+import numpy as np
+from numba import types
+
+from agent.kernels.jit import DATA, Bytes, Ints, kernel
+
+_INTS: Final = types.int64[::1]
+_ROWS: Final = types.int64[:, ::1]
+_OUT: Final = types.uint8[::1]
+
+
+@kernel(types.void(_ROWS, _INTS, _INTS))
+def measure(rows: Ints, counts: Ints, sizes: Ints) -> None:
+    """Events and bytes of each slot."""
+    for i in range(len(rows)):
+        slot = rows[i, 2]
+        counts[slot] += 1
+        sizes[slot] += rows[i, 1]
+
+
+@kernel(types.void(DATA, _ROWS, _INTS, _INTS, _INTS, _OUT, types.int64[:, ::1]))
+def gather(
+    data: Bytes, rows: Ints, next_row: Ints, next_byte: Ints, slot_byte: Ints, out: Bytes, columns: Ints
+) -> None:
+    """Copy every event behind the one before it of the same slot.
+
+    ``next_row`` and ``next_byte`` say where each slot goes on (and are moved); ``columns`` gets, by row: the end of
+    the event counted from its slot's first byte, commit Ts, ordinal, commit time.
+    """
+    for i in range(len(rows)):
+        # unsigned, so that LLVM sees a plain copy: an eighth of the time
+        source, length, slot = np.uint64(rows[i, 0]), np.uint64(rows[i, 1]), rows[i, 2]
+        target = np.uint64(next_byte[slot])
+        for k in range(length):
+            out[target + k] = data[source + k]
+        next_byte[slot] = np.int64(target + length)
+        row = next_row[slot]
+        next_row[slot] = row + 1
+        columns[0, row] = next_byte[slot] - slot_byte[slot]
+        columns[1, row], columns[2, row], columns[3, row] = rows[i, 3], rows[i, 4], rows[i, 5]

@@ -1,0 +1,174 @@
+"""Sink port: what a destination promises, and the values that cross the JVM for it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from agent.rows.batches import SegmentRef
+from agent.rows.changes import Changes
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import SchemaChange
+from reactor.errors import Scope
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableRecord
+
+
+@dataclass(frozen=True, slots=True)
+class FlushTask:
+    """Move one span from ``from_ts`` to ``to_ts``: what one Spark task is told.
+
+    ``from_ts`` is what the sink has recorded for the span: a sink that holds anything else refuses the write.
+    ``change``: the newest schema change in the range (JSON of a ``TableChange``), empty where there is none: its
+    transaction may have rows of before. ``part`` of ``parts``: a backlog of a changelog span may be cut into tasks
+    whose files are committed together. ``was_filtered``: the filter was another one before, which may have left rows
+    that the source has no longer.
+    """
+
+    changefeed: str
+    span: TableSpan
+    table: TableRecord
+    sink_uri: str
+    sink_mode: SinkMode
+    log_uri: str
+    segments: tuple[SegmentRef, ...]
+    from_ts: Ts
+    to_ts: Ts
+    part: int = 0
+    parts: int = 1
+    filter: FilterConfig = NO_FILTER
+    was_filtered: bool = False
+    change: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushResult:
+    """What one flush task did. ``committed``: the sink already records ``to_ts``; otherwise ``files`` (the sink's own
+    JSON descriptions) await ``Sink.commit``. ``error``: empty when it went well; ``error_code``, ``retryable`` and
+    ``scope`` are the ``WeirError``'s."""
+
+    span: TableSpan
+    from_ts: Ts
+    to_ts: Ts
+    committed: bool = False
+    rows: int = 0
+    bytes: int = 0
+    files: tuple[str, ...] = ()
+    #: commit time of the newest change written, Unix seconds; 0 when there was none
+    commit_time: float = 0.0
+    error: str = ""
+    error_code: str = ""
+    retryable: bool = True
+    scope: Scope = Scope.CHANGEFEED
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One file of a dumped chunk, lying where the sink can take it over without rewriting it."""
+
+    path: str
+    rows: int
+    bytes: int
+    #: JSON statistics in the sink's own form, or empty
+    stats: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """``version``: a sink's own name for what its readers see now, empty where it has none. ``committed_ts``: the
+    furthest of the asked spans in it, 0 when nothing is recorded."""
+
+    version: str
+    committed_ts: Ts
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRepartition:
+    """A table's ``new`` spans, which stand at ``ts``, in place of the ``old`` ones. ``number``: of the table's cuts."""
+
+    old: tuple[TableSpan, ...]
+    new: tuple[TableSpan, ...]
+    ts: Ts
+    number: int
+
+
+class Sink(Protocol):
+    """A destination. Methods block (worker thread or executor); each instance is for one changefeed.
+
+    Exactly once (DESIGN 5.4): the data and the record "span stands at to_ts" become visible in one atomic step, and
+    only if the record read ``from_ts`` before. Doing any call again after a crash changes nothing.
+    """
+
+    @property
+    def keeps_record(self) -> bool:
+        """False: nothing is remembered here, and what etcd says of a span is all there is to go by."""
+        ...
+
+    def check(self, tables: Sequence[TableRecord]) -> None:
+        """Before a changefeed is created: reachable, writable, and every target free or already this changefeed's.
+
+        :raises agent.errors.SinkError: one line: cause and cure.
+        """
+        ...
+
+    def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
+        """Those of ``tables`` that cannot be in this sink whatever they hold (their names), by id, and why."""
+        ...
+
+    def committed_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
+        """What the sink records for the span; None when it has no record.
+
+        :raises agent.errors.SinkFencedError: the table has been cut into other spans.
+        """
+        ...
+
+    def visible(self, table: TableRecord, spans: Sequence[TableSpan]) -> Visible:
+        """What readers see at this moment, and how far that is.
+
+        :raises agent.errors.SinkError: it cannot be read.
+        """
+        ...
+
+    def cut(self, table: TableRecord, order: SpanRepartition) -> Ts:
+        """Record the new spans at ``order.ts`` and make the old ones' records useless, in one step; once per number.
+
+        Nothing but this stands between the spans of a table and a late writer: a writer of an old span, whenever it
+        comes, is refused afterwards. Returns ``order.ts``; or, larger, where an old span is recorded: then nothing was
+        changed.
+
+        :raises agent.errors.SinkFencedError: the table has had a later cut.
+        :raises agent.errors.SinkError: it has no record of an old span, or cannot be written.
+        """
+        ...
+
+    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        """Write one chunk of a snapshot to where ``load`` can take it over; idempotent by chunk_id. On executors."""
+        ...
+
+    def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
+        """Create the table from staged files and record ``table.start_ts`` for its whole span, in one step."""
+        ...
+
+    def alter(self, changes: Sequence[SchemaChange]) -> None:
+        """Let tables become what the changes of one transaction made of them; what has been done already stays.
+
+        Called on the owner's capture, while nothing is written to these tables and everything below ``ts`` is there.
+
+        :raises agent.errors.SinkError: a table cannot become that, or not now.
+        """
+        ...
+
+    def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+        """Called on executors: write one task's changes; commit too where the sink does both in one step.
+
+        ``changes`` are read from the log, and may be read again.
+        """
+        ...
+
+    def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
+        """Called on the capture with all parts of the spans of one flush: make uncommitted files visible.
+
+        A result without error that is still not ``committed`` had nothing to write: the record stays at ``from_ts``.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Rows: schemas, changes and batches as values, and pure functions over whole columns."""

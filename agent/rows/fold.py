@@ -1,0 +1,231 @@
+"""Net changes: what a range of row changes comes to, one row per key, for sinks whose table equals the source's.
+
+Three things make this more than "the last one wins":
+
+- *A key-changing update* is a delete of the old key and an upsert of the new one, in this order.
+- *Unchanged* (a large value that an update left out) is a third state beside NULL. An update's unchanged column has the
+  value that the row had before: in this range, if an earlier change of the row tells it, also under its earlier key;
+  otherwise only the sink has it (``kept``), under the row's own key or the one it had before this range (``origin``).
+- *TRUNCATE* makes everything before it void, in this range and in the sink.
+
+A column that an older schema of the same range does not have is unknown in its rows in just the same way.
+
+Everything here works on whole columns. Each change becomes one event, a key-changing update two; events are grouped by
+key code; ``prev`` leads from an update to the event that its row comes from, and following it to the nearest event that
+knows a column takes log2(length of the longest chain) steps (pointer doubling).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.kernels.key_hash import comparable
+from agent.rows.changes import DELETE, INSERT, Changes
+from agent.rows.unify import Mask, Rows, after_truncate
+
+Indexes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class NetChanges:
+    """``upserts``: whole rows, one per key. ``deletes``: key columns, one per key; no key is in both.
+
+    ``kept[column]``: True where the sink keeps the value it has stored for that row of ``upserts``. ``origin``: key
+    columns, one row per row of ``upserts``: under which key that is stored; None when all have it under their own.
+    ``is_truncated``: everything the sink holds goes first. ``is_insert_only``: no key of the range was there before.
+
+    ``needed``: True for rows of ``upserts`` of which an update left values out that stand in the sink alone; None when
+    there are none. Where the sink has no such row, nobody knows them. ``lost``: those of them that the sink cannot
+    have, since what had their key was removed before, in this range.
+    """
+
+    upserts: pa.Table
+    deletes: pa.Table
+    kept: dict[str, Mask] = field(default_factory=dict)
+    origin: pa.Table | None = None
+    is_truncated: bool = False
+    is_insert_only: bool = False
+    needed: Mask | None = None
+    lost: Mask | None = None
+
+    def __len__(self) -> int:
+        return int(self.upserts.num_rows + self.deletes.num_rows)
+
+
+def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
+    """Fold ``parts`` (in log order) to one row per key.
+
+    :raises TableHeldError: a column has changed its type within the range in a way that its values cannot follow.
+    """
+    assert key, "a table without a key has no net changes"
+    parts, is_truncated = after_truncate(parts)
+    if not parts:
+        return NetChanges(pa.table({}), pa.table({}), is_truncated=is_truncated, is_insert_only=True)
+    rows = Rows.gather(parts, key)
+    events = _Events.of(rows, key)
+    last = events.last_of_key()
+    stays = last[~events.is_delete[last]]
+    gone = last[events.is_delete[last]]
+    final = _resolve(rows, events, stays)
+    first_op = rows.op[events.row[events.first_of_key()]]
+    return NetChanges(
+        upserts=final.rows,
+        deletes=events.keys.take(events.key_at[gone]),
+        kept=final.kept,
+        origin=final.origin,
+        needed=final.needed,
+        lost=final.needed if is_truncated else final.lost,
+        is_truncated=is_truncated,
+        is_insert_only=bool((first_op == INSERT).all()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """One event per change in log order, and before each key-changing update one that deletes its old key.
+
+    ``key_at``: where in ``keys`` the event's key stands; ``code``: equal for equal keys; ``order``: events by key, then
+    in log order.
+    """
+
+    row: Indexes
+    is_delete: Mask
+    is_twin: Mask
+    keys: pa.Table
+    key_at: Indexes
+    code: Indexes
+    order: Indexes
+
+    @classmethod
+    def of(cls, rows: Rows, key: Sequence[str]) -> "_Events":
+        count = len(rows.op)
+        (moved,) = np.nonzero(rows.moved)
+        main = np.arange(count) + np.cumsum(rows.moved)
+        twin = main[moved] - 1
+        total = count + len(moved)
+        row, key_at = np.empty(total, np.int64), np.empty(total, np.int64)
+        row[main], row[twin] = np.arange(count), moved
+        key_at[main], key_at[twin] = np.arange(count), count + np.arange(len(moved))
+        is_twin = np.zeros(total, np.bool_)
+        is_twin[twin] = True
+        keys = _event_keys(rows, moved, key)
+        code = key_codes(keys)[key_at]
+        is_delete = is_twin | (rows.op[row] == DELETE)
+        return cls(row, is_delete, is_twin, keys, key_at, code, np.argsort(code, kind="stable"))
+
+    def last_of_key(self) -> Indexes:
+        code = self.code[self.order]
+        last: Indexes = self.order[np.append(code[1:] != code[:-1], True)]
+        return last
+
+    def first_of_key(self) -> Indexes:
+        code = self.code[self.order]
+        first: Indexes = self.order[np.append(True, code[1:] != code[:-1])]
+        return first
+
+    def before_on_key(self) -> Indexes:
+        """For each event the one before it on the same key, or -1."""
+        before = np.full(len(self.row), -1, np.int64)
+        same = self.code[self.order][1:] == self.code[self.order][:-1]
+        before[self.order[1:][same]] = self.order[:-1][same]
+        return before
+
+
+@dataclass(frozen=True, slots=True)
+class _Final:
+    """The final rows, as in ``NetChanges``."""
+
+    rows: pa.Table
+    kept: dict[str, Mask] = field(default_factory=dict)
+    origin: pa.Table | None = None
+    needed: Mask | None = None
+    lost: Mask | None = None
+
+
+def _resolve(rows: Rows, events: _Events, stays: Indexes) -> _Final:
+    """Each column from the nearest event that knows it, going back along the row's own history."""
+    final = rows.after.take(events.row[stays])
+    if not rows.unknown:
+        return _Final(final)
+    back, root_code_at, follows_delete = _history(rows, events)
+    kept: dict[str, Mask] = {}
+    root = stays.copy()
+    needed, gone = np.zeros((2, len(stays)), np.bool_)
+    for name, unknown in rows.unknown.items():
+        known = ~unknown[events.row]
+        source = _nearest(known, back)[stays]
+        column = rows.after.column(name).take(events.row[source])
+        final = final.set_column(final.schema.get_field_index(name), final.schema.field(name), column)
+        lost = ~known[source]
+        if lost.any():
+            kept[name] = lost
+            root = np.where(lost, source, root)
+            if name in rows.left_out:
+                left_out = lost & rows.left_out[name][events.row[source]]
+                needed |= left_out
+                gone |= left_out & follows_delete[source]
+    at = root_code_at[root]
+    is_moved = events.code[at] != events.code[stays]
+    origin = events.keys.take(events.key_at[at]) if kept and is_moved.any() else None
+    return _Final(final, kept, origin, needed if needed.any() else None, gone if gone.any() else None)
+
+
+def _history(rows: Rows, events: _Events) -> tuple[Indexes, Indexes, Mask]:
+    """For each event the one its row comes from (-1: none in this range), the one whose key the row had before, and
+    whether another row had that key earlier in this range."""
+    at = np.arange(len(events.row))
+    arrives = np.append(False, events.is_twin[:-1])  # a key-changing update stands right behind its twin
+    held = np.where(arrives, at - 1, at)
+    back = events.before_on_key()[held]
+    begins = (rows.op[events.row] == INSERT) | events.is_delete | ((back >= 0) & events.is_delete[back])
+    return np.where(begins, -1, back), held, begins & (back >= 0)
+
+
+def _nearest(known: Mask, back: Indexes) -> Indexes:
+    """For each event itself or the nearest one behind ``back`` that is known, or where the row's history ends."""
+    at = np.arange(len(known))
+    goal = np.where(known | (back < 0), at, back)
+    while not np.array_equal(further := goal[goal], goal):
+        goal = further
+    return goal
+
+
+def _event_keys(rows: Rows, moved: Indexes, key: Sequence[str]) -> pa.Table:
+    """The key of each change (a delete's is in its before image), then the old keys of the moved ones."""
+    after = rows.after.select(list(key))
+    if rows.before_keys is None:
+        return after
+    is_delete = pa.array(rows.op == DELETE)
+    columns = [
+        pa.chunked_array(
+            [
+                *_chunks(pc.if_else(is_delete, rows.before_keys.column(name), after.column(name))),
+                *_chunks(rows.before_keys.column(name).take(moved)),
+            ],
+            type=after.schema.field(name).type,
+        )
+        for name in key
+    ]
+    return pa.table(columns, names=list(key))
+
+
+def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def key_codes(keys: pa.Table) -> Indexes:
+    """The same number for the same key: 0 … number of keys - 1."""
+    code: Indexes | None = None
+    for column in keys.columns:
+        indexes = comparable(column.combine_chunks()).dictionary_encode(null_encoding="encode")
+        merged = indexes.combine_chunks() if isinstance(indexes, pa.ChunkedArray) else indexes
+        each = merged.indices.to_numpy().astype(np.int64)
+        if code is not None:
+            each = code * (int(each.max(initial=0)) + 1) + each
+        code = pa.array(each).dictionary_encode().indices.to_numpy().astype(np.int64)
+    assert code is not None
+    return code

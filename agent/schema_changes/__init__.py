@@ -1,0 +1,1 @@
+"""Schema changes on their way from the change log to a sink."""

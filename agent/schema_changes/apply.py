@@ -1,0 +1,135 @@
+"""A record of what has changed becomes what a sink is to do: the source's schemas as Arrow columns, after the filter.
+
+What an event filter ignores is done to nobody but the tables' records. A table that loses its key is refused, as it
+would be when a changefeed is created.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agent.errors import TableHeldError, TableIneligibleError
+from agent.filter.events import rules_for
+from agent.ports.sink import Sink
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import ColumnMove, Refused, SchemaChange
+from agent.sources.mysql.ddl.parser.sql_text import plain
+from agent.sources.registry import arrow_schema, conversions, fill_value
+from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, SinkMode, TableChange, TableRecord
+
+#: what a change does, in the words of event filters
+_EVENTS = {
+    SchemaChangeKind.CREATE: "create table",
+    SchemaChangeKind.ALTER: "alter table",
+    SchemaChangeKind.RENAME: "rename table",
+    SchemaChangeKind.DROP: "drop table",
+}
+#: takes the tables along
+_DROPS_DATABASE = re.compile(r"DROP\s+(?:DATABASE|SCHEMA)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What of a changefeed decides how its tables change."""
+
+    config: ChangefeedConfig
+    sink_mode: SinkMode
+
+
+def apply(sink: Sink, record: DdlRecord, terms: Terms) -> None:
+    """Let the sink's tables become what ``record`` says; blocking, and safe to do again.
+
+    :raises SinkError: a table cannot become that, or not now.
+    :raises TableIneligibleError: it would lose its key.
+    """
+    changes = [change for change in record.alterations if not _is_ignored(change, record, terms)]
+    for change in changes:
+        _refuse_keyless(change, terms)
+    if changes:
+        sink.alter([schema_change(change, record, terms) for change in changes])
+
+
+def schema_change(change: TableChange, record: DdlRecord, terms: Terms) -> SchemaChange:
+    """One table's part of it."""
+    before, after = (_selected(text, terms) for text in (change.before, change.after))
+    old = None if before is None else _record_of(before, change)
+    if after is None:
+        return SchemaChange(record.ts, change.kind, old, None)
+    columns = tuple(_moves(before, after, change))
+    return SchemaChange(record.ts, change.kind, old, change.table, columns, after, arrow_schema(after))
+
+
+def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) -> Iterator[ColumnMove]:
+    """:raises TableHeldError: what the source has made of the rows that were there is not known."""
+    origins = _origins(before, after, change)
+    found = conversions(before, after, origins, change.context) if before else {}
+    for item in arrow_schema(after):
+        name = item.name
+        if isinstance(conversion := found.get(name), Refused):
+            raise TableHeldError(
+                f"{after.qualified_name}: column {name} has another type: {conversion.reason}; create the changefeed "
+                "again for a new snapshot, or leave the column out by a column selector"
+            )
+        fill = fill_value(after, name, change.fills[name]) if name in change.fills else None
+        convert = conversion.convert if conversion else None
+        yield ColumnMove(name, item.type, origins.get(name), fill, convert)
+
+
+def _origins(before: TableSchema | None, after: TableSchema, change: TableChange) -> dict[str, str]:
+    """New name → old name, of the columns that stay."""
+    names = {column.name for column in before.columns} if before else set()
+    origins = {
+        column.name: change.renames.get(column.name, column.name)
+        for column in after.columns
+        if column.name not in change.added
+    }
+    return {new: old for new, old in origins.items() if old in names}
+
+
+def _selected(text: str, terms: Terms) -> TableSchema | None:
+    if not text:
+        return None
+    schema = TableSchema.from_json(text)
+    return rules_for(terms.config.filter, schema.schema_name, schema.name).select(schema)
+
+
+def _record_of(schema: TableSchema, change: TableChange) -> TableRecord:
+    """The table as it was; only its names count."""
+    known = change.table or TableRecord(table_id=change.table_id, schema_name="", name="")
+    return known.with_(schema_name=schema.schema_name, name=schema.name)
+
+
+def _is_ignored(change: TableChange, record: DdlRecord, terms: Terms) -> bool:
+    schema = TableSchema.from_json(change.before or change.after)
+    rules = rules_for(terms.config.filter, schema.schema_name, schema.name)
+    return rules.ignores_ddl(_events(change, plain(record.statement)), record.statement)
+
+
+def _events(change: TableChange, statement: str) -> Iterator[str]:
+    yield "drop database" if _DROPS_DATABASE.match(statement) else _EVENTS[change.kind]
+    if change.kind is not SchemaChangeKind.ALTER:
+        return
+    schemas = TableSchema.from_json(change.before), TableSchema.from_json(change.after)
+    before, after = (arrow_schema(schema) for schema in schemas)
+    origins = {name: change.renames.get(name, name) for name in after.names if name not in change.added}
+    if change.added:
+        yield "add column"
+    if change.renames:
+        yield "rename column"
+    if set(before.names) - set(origins.values()):
+        yield "drop column"
+    if any(
+        before.field(old).type != after.field(new).type for new, old in origins.items() if old in before.names
+    ) or any(item is not None for item in conversions(*schemas, origins, change.context).values()):
+        yield "modify column"
+
+
+def _refuse_keyless(change: TableChange, terms: Terms) -> None:
+    """:raises TableIneligibleError: there is nothing left to upsert by."""
+    is_free = terms.config.force_replicate or terms.sink_mode is not SinkMode.UPSERT
+    if change.table is not None and not change.table.key and not is_free:
+        name = f"{change.table.schema_name}.{change.table.name}"
+        raise TableIneligibleError(
+            f"table {name} has lost its key: give it one again, and create the changefeed anew; or leave it out by a "
+            f"filter rule !{name}; or set force_replicate = true, to append its inserts only"
+        )

@@ -1,0 +1,128 @@
+"""Rows of a table as it was, as rows of the table as it is: for the one transaction that has both.
+
+A transaction that changes a table may have written rows before, under the old schema. They are flushed after the change
+(``reactor.records.changefeed.DdlRecord``), into a table that is changed already, so their columns follow the change:
+names, types,
+and in a new column what the source gave to rows that were there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from agent.errors import DecodeError, TableHeldError
+from agent.rows.changes import BEFORE_FULL, DELETE, TRUNCATE, Changes
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import Conversion, Mask, Refused, converted
+from agent.sources.registry import arrow_schema, conversions, fill_value
+from reactor.records.changefeed import TableChange
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table as a change leaves it. ``renames``: new name → old name; ``fills``: of columns that are new in it."""
+
+    schema: TableSchema
+    arrow: pa.Schema
+    renames: Mapping[str, str]
+    added: frozenset[str]
+    fills: Mapping[str, pa.Scalar]
+    context: Mapping[str, str]
+
+
+@lru_cache(maxsize=64)
+def _target(text: str) -> Target:
+    change = TableChange.model_validate_json(text)
+    schema = TableSchema.from_json(change.after)
+    fills = {name: fill_value(schema, name, value) for name, value in change.fills.items()}
+    return Target(schema, arrow_schema(schema), change.renames, frozenset(change.added), fills, change.context)
+
+
+def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
+    """``changes`` under the schema after ``change`` (JSON of a ``TableChange``); they may be of it already.
+
+    ``keeps_gone``: columns that are no longer there stay behind the others.
+
+    :raises TableHeldError: a value does not fit its column's new type.
+    """
+    target = _target(change)
+    origins = _origins(changes.schema, target)
+    found = conversions(changes.schema, target.schema, origins, target.context)
+    if changes.after.schema.equals(target.arrow) and not any(item is not None for item in found.values()):
+        return changes
+    gone = [name for name in changes.after.schema.names if name not in origins.values()] if keeps_gone else []
+    gone = [name for name in gone if name not in target.arrow.names]
+    before = changes.before
+    unchanged = {name: changes.unchanged[old] for name, old in origins.items() if old in changes.unchanged}
+    unchanged |= {name: changes.unchanged[name] for name in gone if name in changes.unchanged}
+    return replace(
+        changes,
+        schema=target.schema,
+        after=_image(changes.after, changes, target, origins, gone, found),
+        before=None if before is None else _image(before, changes, target, origins, gone, found),
+        unchanged=unchanged,
+    )
+
+
+def _origins(schema: TableSchema, target: Target) -> dict[str, str]:
+    """New name → name in ``schema``, which may be any version on the way to the target: by number, else by name."""
+    numbers = {column.place: column.name for column in schema.columns if column.place}
+    names = {column.name for column in schema.columns}
+    found = {}
+    for column in target.schema.columns:
+        if column.place and numbers:
+            origin = numbers.get(column.place)
+        else:
+            origin = target.renames.get(column.name, None if column.name in target.added else column.name)
+        if origin in names:
+            found[column.name] = origin
+    return found
+
+
+def _image(
+    image: pa.RecordBatch,
+    changes: Changes,
+    target: Target,
+    origins: Mapping[str, str],
+    gone: list[str],
+    found: Mapping[str, Conversion],
+) -> pa.RecordBatch:
+    arrays = [_column(image, item, changes, target, origins, found.get(item.name)) for item in target.arrow]
+    fields = [*target.arrow, *(image.schema.field(name) for name in gone)]
+    return pa.RecordBatch.from_arrays([*arrays, *(image.column(name) for name in gone)], schema=pa.schema(fields))
+
+
+def _column(
+    image: pa.RecordBatch,
+    wanted: pa.Field,
+    changes: Changes,
+    target: Target,
+    origins: Mapping[str, str],
+    conversion: Conversion,
+) -> pa.Array:
+    if wanted.name not in origins:
+        fill = target.fills.get(wanted.name)
+        return pa.nulls(len(image), wanted.type) if fill is None else pa.repeat(fill, len(image))
+    column = image.column(origins[wanted.name])
+    try:
+        if isinstance(conversion, Refused):
+            raise DecodeError(conversion.reason)
+        if conversion is not None:
+            return converted(conversion.convert, column, _left_out(image, column, changes, origins[wanted.name]))
+        return column.cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DecodeError) as error:
+        raise TableHeldError(
+            f"column {wanted.name} of {changes.schema.qualified_name} has become {wanted.type}, and older changes do "
+            f"not fit ({str(error).splitlines()[0][:200]}); create the changefeed again for a new snapshot"
+        ) from error
+
+
+def _left_out(image: pa.RecordBatch, column: pa.Array, changes: Changes, name: str) -> Mask:
+    """Where the image has no value, not even NULL."""
+    if image is not changes.after:  # one of the key alone, or of the whole row
+        return np.asarray(np.asarray(column.is_null()) & (changes.before_kind != BEFORE_FULL), np.bool_)
+    is_gone: Mask = np.isin(changes.op, (DELETE, TRUNCATE))
+    return is_gone | changes.unchanged.get(name, np.zeros(len(image), np.bool_))

@@ -1,0 +1,1 @@
+"""Schema changes and repartitioning of Delta tables, each one commit."""

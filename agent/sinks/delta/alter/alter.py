@@ -1,0 +1,89 @@
+"""Schema changes of one transaction carried out on Delta tables: which table is where, and which step comes first.
+
+Names come before columns, and a table leaves its old place before any comes to its new one: several tables may change
+their names with each other. Each step is found done when it is done again (``delta_ddl``), wherever a crash was.
+"""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from agent.ports.sink import StagedFile
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import SchemaChange
+from agent.sinks.delta.alter import steps
+from agent.sinks.delta.table.lake import Lake
+from agent.sinks.delta.table.place import Owner, TablePlace
+from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
+
+Load = Callable[[TableRecord, TableSchema, pa.Schema, Sequence[StagedFile]], None]
+
+
+class Alterer:
+    """For tables of one ``owner``. ``load``: that of ``Sink``."""
+
+    def __init__(self, lake: Lake, owner: Owner, load: Load) -> None:
+        self._lake = lake
+        self._owner = owner
+        self._load = load
+        self._writer = steps.Writer(owner.changefeed, owner.mode is SinkMode.CHANGELOG)
+
+    def alter(self, changes: Sequence[SchemaChange]) -> None:
+        """See ``ports.Sink.alter``."""
+        moves = [change for change in changes if change.is_move]
+        for change in moves:
+            self._set_aside(change)
+        for change in moves:
+            self._put_down(change)
+        for change in changes:
+            self._alter(change)
+
+    def _set_aside(self, change: SchemaChange) -> None:
+        """A table that gets another name leaves its place, unless it did so before."""
+        assert change.before is not None
+        assert change.after is not None
+        old, aside = self._place_of(change.before), self._aside(change)
+        new = self._place_of(change.after).open()
+        is_there = new is not None and steps.is_moving(new, self._writer, change.after.table_id, change.ts)
+        if not is_there and not aside.exists():
+            steps.mark_moving(old, self._writer, change)
+            steps.move(old, aside, change)
+
+    def _put_down(self, change: SchemaChange) -> None:
+        assert change.after is not None
+        aside = self._aside(change)
+        if aside.exists():
+            steps.move(aside, self._place_of(change.after), change)
+
+    def _alter(self, change: SchemaChange) -> None:
+        match change.kind:
+            case SchemaChangeKind.CREATE:
+                self._create_for(change)
+            case SchemaChangeKind.DROP:
+                assert change.before is not None
+                steps.drop(self._place_of(change.before), self._writer, change)
+            case SchemaChangeKind.ALTER | SchemaChangeKind.RENAME:
+                assert change.after is not None
+                steps.alter(self._place_of(change.after), self._writer, change)
+
+    def _create_for(self, change: SchemaChange) -> None:
+        """A new table; one that was there before, and is gone, gives it its place."""
+        assert change.after is not None
+        assert change.schema is not None
+        assert change.arrow is not None
+        place = self._place_of(change.after)
+        table = place.open()
+        if table is not None:
+            self._owner.refuse_foreign(table, place)
+        if table is not None and steps.dropped_ts(table) is not None:
+            steps.take_over(place, self._writer, change, self._owner.description())
+        elif table is None or not steps.is_applied(table, self._writer, change.after.table_id, change.ts):
+            self._load(change.after, change.schema, change.arrow, [])
+
+    def _place_of(self, table: TableRecord) -> TablePlace:
+        return self._lake.place(table.schema_name, table.name)
+
+    def _aside(self, change: SchemaChange) -> TablePlace:
+        """Where a table is while its old name is gone and its new one may be taken."""
+        assert change.after is not None
+        return self._lake.aside(change.after.schema_name, f"{change.after.table_id}-{int(change.ts):x}")

@@ -1,0 +1,55 @@
+"""Other spans for a Delta table: one commit without data, which moves records only (see ``ports.Sink.cut``).
+
+What fences late writers is in the same commit: the old spans' records go to ``delta_table.RETIRED``, where no writer
+expects them, so whoever still writes for one of them loses against this commit, or this commit against them (Delta
+refuses the second of two commits that carry the same application id), and is then decided anew. The cut's own number is
+a record too, ``weir/{changefeed}/{table id}/cut``: a request that comes late, after a newer cut, finds it and is
+refused.
+"""
+
+from deltalake import DeltaTable
+
+from agent.errors import NEW_SNAPSHOT, SinkFencedError, TableHeldError
+from agent.ports.sink import SpanRepartition
+from agent.sinks.delta.table import commit
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.place import TablePlace
+from reactor.ids import Ts
+from reactor.records.changefeed import TableRecord
+
+
+def cut(place: TablePlace, changefeed: str, table: TableRecord, order: SpanRepartition) -> Ts:
+    """See ``ports.Sink.cut``."""
+    return commit.with_retries(place, lambda opened: _cut(opened, changefeed, table, order))
+
+
+def _cut(opened: DeltaTable, changefeed: str, table: TableRecord, order: SpanRepartition) -> Ts:
+    name = f"{table.schema_name}.{table.name}"
+    number = opened.transaction_version(record_id(changefeed, table.table_id)) or 0
+    if number == order.number:
+        return order.ts
+    if number > order.number:
+        raise SinkFencedError(f"{name} is at cut {number}, this one is number {order.number}: it is late and stops")
+    recorded = [delta_table.committed_ts(opened, changefeed, span) for span in order.old]
+    positions = [ts for ts in recorded if ts is not None and ts != delta_table.RETIRED]
+    if number < order.number - 1 or len(positions) < len(order.old):
+        raise TableHeldError(
+            f"the sink has no record of all spans of {name}: its table was set back or replaced; {NEW_SNAPSHOT}"
+        )
+    if max(positions) > order.ts:
+        return max(positions)
+    properties = delta_table.commit_properties(opened, _records(changefeed, table, order))
+    opened.create_write_transaction([], "append", opened.schema(), commit_properties=properties)
+    return order.ts
+
+
+def _records(changefeed: str, table: TableRecord, order: SpanRepartition) -> dict[str, int]:
+    versions = {delta_table.record_id(changefeed, span): int(delta_table.RETIRED) for span in order.old}
+    versions |= {delta_table.record_id(changefeed, span): int(order.ts) for span in order.new}
+    versions[record_id(changefeed, table.table_id)] = order.number
+    return versions
+
+
+def record_id(changefeed: str, table_id: int) -> str:
+    """Where a table's newest cut is recorded."""
+    return f"{delta_table.record_prefix(changefeed)}{table_id}/cut"

@@ -1,0 +1,147 @@
+"""A Delta table under other columns: which columns those are, and the rows it holds, written anew in them.
+
+Values follow their column to another type only where they are then what the source has made of them: numbers to wider
+or exact ones, plain text to what it says, whole numbers to text. A moment's text, say, is another one everywhere: such
+a change is refused, and the table waits.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from agent.errors import DecodeError, TableHeldError
+from agent.rows.schema_change import ColumnMove, Mask, SchemaChange, converted
+from agent.sinks.delta.table import files
+from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.delta.table.files import DataFile
+from agent.sinks.delta.table.place import TablePlace
+
+#: rows of a table that is written anew, in one file
+_FILE_BYTES = 128 << 20
+
+
+def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool) -> list[ColumnMove]:
+    """The table's columns afterwards, as they are stored, and where each comes from.
+
+    A changelog keeps what the source has dropped, under another name where a new column has taken its own.
+    """
+    wanted = [_stored_move(move, stored) for move in change.columns]
+    if not is_changelog:
+        return wanted
+    moved, names = {move.origin for move in wanted}, {move.name.lower() for move in wanted}
+    kept = []
+    for item in stored:
+        if item.name not in moved:
+            name = f"{item.name}_before_{int(change.ts):x}" if item.name.lower() in names else item.name
+            kept.append(ColumnMove(name, delta_schema.plain_type(item.type), item.name))
+    return [*wanted, *kept]
+
+
+def _stored_move(move: ColumnMove, stored: pa.Schema) -> ColumnMove:
+    """What an earlier change could not bring comes with this one."""
+    origin = move.origin if move.origin in stored.names else None
+    return replace(move, type=delta_schema.delta_type(move.type), origin=origin)
+
+
+def is_in_place(stored: pa.Schema, moves: Sequence[ColumnMove]) -> bool:
+    """Nothing that is stored changes."""
+    kept = {move.name: move for move in moves if move.origin is not None}
+    is_same = all(move.origin == name and _has_type(stored, name, move.type) for name, move in kept.items())
+    is_same = is_same and not any(move.convert for move in kept.values())
+    is_free = not any(move.name in stored.names or _is_filled(move) for move in moves if move.origin is None)
+    return is_same and is_free and set(stored.names) == set(kept)
+
+
+def _has_type(stored: pa.Schema, name: str, arrow: pa.DataType) -> bool:
+    return bool(delta_schema.plain_type(stored.field(name).type) == delta_schema.plain_type(arrow))
+
+
+def _is_filled(move: ColumnMove) -> bool:
+    return move.fill is not None and move.fill.is_valid
+
+
+def rewritten(
+    table: DeltaTable, place: TablePlace, moves: Sequence[ColumnMove], columns: pa.Schema, change: SchemaChange
+) -> Iterator[DataFile]:
+    """The table's rows under its new schema, in files of a moderate size."""
+    stored = table.schema().to_arrow().names
+    origins = [move.origin for move in moves if move.origin is not None] or stored[:1]
+    if any(move.convert for move in moves):
+        origins += [name for name in (delta_schema.CHANGE_TYPE, delta_schema.UNCHANGED) if name in stored]
+    reader = pa.RecordBatchReader.from_stream(table.scan(columns=list(dict.fromkeys(origins))))
+    names = (f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet" for number in count())
+    tables = (_converted(batch, moves, columns, change) for batch in reader)
+    return files.write_files(place, names.__next__, tables, bytes_max=_FILE_BYTES)
+
+
+def _converted(
+    batch: pa.RecordBatch, moves: Sequence[ColumnMove], columns: pa.Schema, change: SchemaChange
+) -> pa.Table:
+    arrays = [_column(batch, move, change) for move in moves]
+    return pa.Table.from_arrays(arrays, schema=columns)
+
+
+def _column(batch: pa.RecordBatch, move: ColumnMove, change: SchemaChange) -> pa.Array:
+    if move.origin is None:
+        if move.fill is None or not _is_filled(move):
+            return pa.nulls(batch.num_rows, move.type)
+        return delta_schema.delta_column(pa.repeat(move.fill, batch.num_rows)).cast(move.type)
+    column = batch.column(move.origin)
+    column = column.cast(delta_schema.plain_type(column.type))
+    if move.convert is not None:
+        return _converted_by_source(batch, column, move, change)
+    if not _follows(column.type, move.type):
+        raise _unfit(move, change, f"{column.type} is written in another way there")
+    try:
+        return column.cast(move.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _unfit(move, change, str(error).splitlines()[0][:120]) from error
+
+
+def _converted_by_source(batch: pa.RecordBatch, column: pa.Array, move: ColumnMove, change: SchemaChange) -> pa.Array:
+    assert move.convert is not None
+    assert move.origin is not None
+    try:
+        return delta_schema.delta_column(converted(move.convert, column, _left_out(batch, column, move.origin)))
+    except (DecodeError, pa.ArrowException, ValueError, TypeError) as error:  # the last two: it is of another type yet
+        raise _unfit(move, change, str(error).splitlines()[0][:300]) from error
+
+
+def _left_out(batch: pa.RecordBatch, column: pa.Array, name: str) -> Mask | None:
+    """In a changelog: rows without a value there, not even NULL."""
+    if delta_schema.CHANGE_TYPE not in batch.schema.names or not column.null_count:
+        return None
+    kinds = batch.column(delta_schema.CHANGE_TYPE).cast(pa.string())
+    is_image = pc.is_in(kinds, value_set=pa.array(["insert", "update_postimage"]))
+    listed = batch.column(delta_schema.UNCHANGED).to_pylist() if delta_schema.UNCHANGED in batch.schema.names else []
+    is_unchanged = np.array([name in (names or ()) for names in listed], np.bool_) if listed else False
+    return np.asarray(column.is_null()) & (~np.asarray(is_image) | is_unchanged)
+
+
+def _follows(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether a value of ``old``, where it fits at all, becomes the one of ``new`` that a source makes of it."""
+    if pa.types.is_string(new):
+        is_whole = pa.types.is_integer(old) or pa.types.is_decimal(old) or old == pa.bool_()
+        return bool(is_whole or pa.types.is_string(old))
+    if _is_number(old) and _is_number(new):
+        return True
+    zones = {arrow.tz for arrow in (old, new) if pa.types.is_timestamp(arrow)}
+    is_moment = all(pa.types.is_date(arrow) or pa.types.is_timestamp(arrow) for arrow in (old, new))
+    return bool(old == new or pa.types.is_string(old) or (is_moment and zones <= {None}))
+
+
+def _is_number(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(arrow) or pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
+
+
+def _unfit(move: ColumnMove, change: SchemaChange, reason: str) -> TableHeldError:
+    return TableHeldError(
+        f"column {move.name} of {change.name} has become {move.type}, and what the sink holds does not fit ({reason}); "
+        "mend it there, or create another changefeed for a new snapshot"
+    )

@@ -1,0 +1,196 @@
+"""Schema changes of Delta tables, each in one commit that also records it, so that doing it again changes nothing.
+
+What a change costs:
+
+- A new column whose old rows hold NULL is a commit without data.
+- Everything else that touches what is stored - a column dropped, renamed or of another type, a new one with a value in
+  old rows - writes the table anew, in new files under the new schema, in one commit. delta-rs can neither map column
+  names nor widen types in place; and data of a dropped column must not come back with a later one of its name. Readers
+  see the table's old version until then, and can go back to it as long as its files are kept.
+- A table that goes stays where it is, marked in its description; one that comes to its place later takes it over, with
+  the old one in its history. A table that gets another name moves its directory.
+
+A *changelog* keeps the columns that the source drops: NULL from then on. Everything else happens to it too, so that
+folding it gives the source's table at any time.
+
+The record is an application transaction ``weir/{changefeed}/{table id}/ddl`` with the change's Ts as its version.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures
+from deltalake.schema import Field
+from deltalake.transaction import AddAction, RemoveAction
+
+from agent.errors import TableHeldError
+from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.sinks.delta.alter import repartition, rewrite
+from agent.sinks.delta.table import commit, disk, schema
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.place import TablePlace
+from reactor.ids import TableSpan, Ts
+
+_WITHOUT_ZONE = "timestampNtz"
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """As whom tables are changed, and in which way they are written."""
+
+    changefeed: str
+    is_changelog: bool
+
+
+def is_applied(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool:
+    return (table.transaction_version(_record_id(writer, table_id)) or 0) >= ts
+
+
+def alter(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
+    """Give the table its new columns.
+
+    :raises TableHeldError: the values of a column do not fit its new type.
+    """
+    commit.with_retries(place, lambda table: _alter(table, place, writer, change))
+
+
+def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
+    """Mark the table as gone from its source."""
+    assert change.before is not None
+    table_id = change.before.table_id
+
+    def attempt(table: DeltaTable) -> None:
+        if not is_applied(table, writer, table_id, change.ts):
+            told = json.loads(table.metadata().description)
+            told[delta_table.OWNER]["dropped"] = int(change.ts)
+            table.alter.set_table_description(
+                json.dumps(told), commit_properties=_record(table, writer, table_id, change.ts)
+            )
+
+    commit.with_retries(place, attempt)
+
+
+def dropped_ts(table: DeltaTable) -> Ts | None:
+    """When the table went from its source; None while it is there."""
+    ts = json.loads(table.metadata().description)[delta_table.OWNER].get("dropped")
+    return None if ts is None else Ts(ts)
+
+
+def take_over(place: TablePlace, writer: Writer, change: SchemaChange, description: str) -> None:
+    """Begin anew, without rows, where a table was that is gone."""
+    assert change.after is not None
+    record, columns = change.after, _stored_columns(change, writer)
+
+    def attempt(table: DeltaTable) -> None:
+        gone_ts = dropped_ts(table)
+        if gone_ts is None or gone_ts >= change.ts:
+            return  # taken over already, or by a later one
+        positions = {
+            delta_table.record_id(writer.changefeed, TableSpan(record.table_id)): int(record.start_ts),
+            repartition.record_id(writer.changefeed, record.table_id): 0,
+            _record_id(writer, record.table_id): int(change.ts),
+        }
+        _allow(table, columns.types)
+        table.create_write_transaction(
+            [],
+            "overwrite",
+            Schema.from_arrow(columns),
+            commit_properties=delta_table.commit_properties(table, positions),
+        )
+        table.update_incremental()
+        table.alter.set_table_description(description, commit_properties=delta_table.commit_properties(table, {}))
+
+    commit.with_retries(place, attempt)
+
+
+def mark_moving(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
+    """Before a table leaves its place, it says so: wherever it is found then, it is known again."""
+    assert change.after is not None
+    table_id = change.after.table_id
+
+    def attempt(table: DeltaTable) -> None:
+        if not is_moving(table, writer, table_id, change.ts):
+            properties = delta_table.commit_properties(table, {_move_id(writer, table_id): int(change.ts)})
+            table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+
+    commit.with_retries(place, attempt)
+
+
+def is_moving(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool:
+    return (table.transaction_version(_move_id(writer, table_id)) or 0) >= ts
+
+
+def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
+    """Move a table's directory to its new name's place; what was dropped there goes aside."""
+    if not new.is_local:
+        raise TableHeldError(
+            f"table {change.name} was renamed, and {new} is on an object store, which cannot rename a directory; "
+            "copy it there by hand, or create another changefeed"
+        )
+    if os.path.isdir(new.location):
+        table = new.open()
+        if table is None or dropped_ts(table) is None:
+            raise TableHeldError(f"table {change.name} was renamed, but {new} is taken; move what lies there away")
+        os.rename(new.location, f"{new.location}.dropped-{int(change.ts):x}")
+    Path(new.location).parent.mkdir(parents=True, exist_ok=True)
+    os.rename(old.location, new.location)
+    disk.sync_names(new)
+    disk.sync(os.path.dirname(old.location))
+
+
+def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaChange) -> None:
+    assert change.after is not None
+    if is_applied(table, writer, change.after.table_id, change.ts):
+        return
+    schema.refuse_alike([move.name for move in change.columns], table=change.name)
+    stored = delta_table.arrow_schema(table)
+    moves = rewrite.moves(stored, change, is_changelog=writer.is_changelog)
+    _allow(table, [move.type for move in moves])
+    record = _record(table, writer, change.after.table_id, change.ts)
+    if rewrite.is_in_place(stored, moves):
+        _add(table, [move for move in moves if move.origin is None], record)
+        return
+    columns = pa.schema([pa.field(move.name, move.type) for move in moves])
+    files = rewrite.rewritten(table, place, moves, columns, change)
+    actions: list[AddAction | RemoveAction] = [file.add_action() for file in files]
+    table.create_write_transaction(actions, "overwrite", Schema.from_arrow(columns), commit_properties=record)
+
+
+def _allow(table: DeltaTable, types: Sequence[pa.DataType]) -> None:
+    """What a table needs for types that it had none of when it was made: a commit of its own, harmless alone."""
+    needs_feature = any(pa.types.is_timestamp(arrow) and arrow.tz is None for arrow in types)
+    if needs_feature and _WITHOUT_ZONE not in (table.protocol().writer_features or ()):
+        properties = delta_table.commit_properties(table, {})
+        table.alter.add_feature(
+            TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True, commit_properties=properties
+        )
+        table.update_incremental()
+
+
+def _add(table: DeltaTable, added: Sequence[ColumnMove], record: CommitProperties) -> None:
+    if added:
+        fields: list[Field] = list(Schema.from_arrow(pa.schema([(move.name, move.type) for move in added])).fields)
+        table.alter.add_columns(fields, commit_properties=record)
+    else:
+        table.create_write_transaction([], "append", table.schema(), commit_properties=record)
+
+
+def _stored_columns(change: SchemaChange, writer: Writer) -> pa.Schema:
+    assert change.arrow is not None
+    return schema.delta_schema(change.arrow, is_changelog=writer.is_changelog)
+
+
+def _record_id(writer: Writer, table_id: int) -> str:
+    return f"{delta_table.record_prefix(writer.changefeed)}{table_id}/ddl"
+
+
+def _move_id(writer: Writer, table_id: int) -> str:
+    return f"{delta_table.record_prefix(writer.changefeed)}{table_id}/move"
+
+
+def _record(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> CommitProperties:
+    return delta_table.commit_properties(table, {_record_id(writer, table_id): int(ts)})

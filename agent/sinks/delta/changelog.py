@@ -1,0 +1,113 @@
+"""Changes as rows of a changelog table: every change is appended, nothing is folded (columns: ``delta_schema``).
+
+An update has an ``update_preimage`` row in front of its ``update_postimage`` only where the source sent the whole old
+row (PostgreSQL: REPLICA IDENTITY FULL): a preimage that is half NULL would look like one that is really NULL. Where
+only the old key was sent, because the update changed it, there is a ``delete`` of the old key and an ``insert`` of the
+new row, both with the update's Ts and seq. A delete has what was sent: the whole row, or its key. TRUNCATE is a row of
+its own without values, written by the span that begins at 0 alone.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, DELETE, INSERT, TRUNCATE, UPDATE, Changes
+from agent.rows.spans import fill_from_before, key_changes
+from agent.rows.unify import Mask
+from agent.sinks.delta.table import schema as delta_schema
+from reactor.ids import TableSpan, Ts
+
+_INSERT, _PREIMAGE, _POSTIMAGE, _DELETE, _TRUNCATE = range(5)
+_NAMES = pa.array(["insert", "update_preimage", "update_postimage", "delete", "truncate"])
+_TYPE_OF_OP = np.zeros(5, np.int64)
+_TYPE_OF_OP[[INSERT, UPDATE, DELETE, TRUNCATE]] = [_INSERT, _POSTIMAGE, _DELETE, _TRUNCATE]
+
+_MOMENT = pa.timestamp("us", "UTC")
+
+Indexes = npt.NDArray[np.int64]
+
+
+def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> pa.Table:
+    """The rows to append for ``changes``, in log order."""
+    changes = fill_from_before(changes)
+    moved = key_changes(changes, key) & (changes.before_kind == BEFORE_KEY)
+    source, kind = _plan(changes, moved, speaks_for_table=span.start == 0)
+    change = source % max(len(changes), 1)
+    data = delta_schema.delta_table(_images(changes, source))
+    count = len(source)
+    columns = [
+        *data.columns,
+        _NAMES.take(pa.array(kind)),
+        pa.array(changes.commit_ts[change]),
+        _same_time(changes.commit_time, count)
+        if changes.commit_times is None
+        else _times(changes.commit_times[change]),
+        pa.array(changes.seq[change]),
+        _unchanged(changes, change, is_after=source < len(changes)),
+    ]
+    return pa.table(columns, schema=delta_schema.delta_schema(changes.after.schema, is_changelog=True))
+
+
+def snapshot_rows(batch: pa.RecordBatch, ts: Ts) -> pa.Table:
+    """The rows of a snapshot as inserts at its Ts; when they were really inserted nobody knows."""
+    data = delta_schema.delta_table(batch)
+    count = batch.num_rows
+    columns = [
+        *data.columns,
+        pa.repeat(pa.scalar("insert"), count),
+        pa.repeat(pa.scalar(int(ts), pa.int64()), count),
+        _same_time(0.0, count),
+        pa.repeat(pa.scalar(0, pa.int64()), count),
+        pa.nulls(count, pa.list_(pa.string())),
+    ]
+    return pa.table(columns, schema=delta_schema.delta_schema(batch.schema, is_changelog=True))
+
+
+def _plan(changes: Changes, moved: Mask, *, speaks_for_table: bool) -> tuple[Indexes, Indexes]:
+    """For each row to write where its image is (rows of ``after``, then rows of ``before``), and its change type."""
+    count = len(changes)
+    has_preimage = moved | ((changes.op == UPDATE) & (changes.before_kind == BEFORE_FULL))
+    main = np.arange(count) + np.cumsum(has_preimage)
+    source, kind = np.empty(count + has_preimage.sum(), np.int64), np.empty(count + has_preimage.sum(), np.int64)
+    is_old = (changes.op == DELETE) & (changes.before is not None)
+    source[main] = np.arange(count) + np.where(is_old, count, 0)
+    kind[main] = np.where(moved, _INSERT, _TYPE_OF_OP[changes.op])
+    (preimages,) = np.nonzero(has_preimage)
+    source[main[preimages] - 1] = count + preimages
+    kind[main[preimages] - 1] = np.where(moved[preimages], _DELETE, _PREIMAGE)
+    if speaks_for_table or not (changes.op == TRUNCATE).any():
+        return source, kind
+    return source[kind != _TRUNCATE], kind[kind != _TRUNCATE]
+
+
+def _images(changes: Changes, source: Indexes) -> pa.Table:
+    after = pa.Table.from_batches([changes.after])
+    if len(source) == len(changes) and (source < len(changes)).all():
+        return after
+    if changes.before is None:
+        return after.take(pa.array(source))
+    before = pa.Table.from_batches([changes.before]).cast(after.schema)
+    return pa.concat_tables([after, before]).combine_chunks().take(pa.array(source))
+
+
+def _same_time(commit_time: float, count: int) -> pa.Array:
+    moment = pa.scalar(round(commit_time * 1_000_000) if commit_time else None, _MOMENT)
+    return pa.repeat(moment, count)
+
+
+def _times(commit_times: npt.NDArray[np.float64]) -> pa.Array:
+    micros = np.rint(commit_times * 1_000_000).astype(np.int64)
+    return pa.array(micros, mask=commit_times == 0).cast(_MOMENT)
+
+
+def _unchanged(changes: Changes, change: Indexes, *, is_after: Mask) -> pa.Array:
+    """Names of the columns that are not known, per row; NULL where all are."""
+    if not changes.unchanged:
+        return pa.nulls(len(change), pa.list_(pa.string()))
+    masks = np.stack(list(changes.unchanged.values()), axis=1)[change] & is_after[:, None]
+    offsets = np.concatenate([[0], np.cumsum(masks.sum(axis=1))]).astype(np.int32)
+    names = pa.array(list(changes.unchanged), pa.string()).take(pa.array(np.nonzero(masks)[1]))
+    is_known = pa.array(~masks.any(axis=1))
+    return pa.ListArray.from_arrays(pa.array(offsets), names, mask=is_known)

@@ -1,0 +1,342 @@
+"""The Delta sink: a table for each source table at ``{directory}/{schema}/{table}``, written with delta-rs, no JVM.
+
+How the two ways of writing keep exactly-once:
+
+- *changelog*, and tables without a key: executors write files that nobody sees yet (``delta_files``); the capture
+  commits those of all tasks of a table in one step with the spans' records (``delta_commit``).
+- *upsert*: the executor folds the changes to one row per key and commits them with the record itself (``delta_merge``).
+
+A result without error whose ``committed`` is False after ``commit`` means: nothing had to be written, the record stays
+where it was.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeVar
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from deltalake import CommitProperties, Schema
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import create_table_with_add_actions
+
+from agent.errors import NEW_SNAPSHOT, SinkUriError, TableForeignError, TableHeldError
+from agent.ports.sink import FlushResult, FlushTask, SpanRepartition, StagedFile, Visible
+from agent.rows.changes import INSERT, TRUNCATE, Changes
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import SchemaChange
+from agent.rows.unify import after_truncate
+from agent.sinks.delta import changelog
+from agent.sinks.delta.alter import repartition
+from agent.sinks.delta.alter.alter import Alterer
+from agent.sinks.delta.table import commit as delta_commit
+from agent.sinks.delta.table import disk, history
+from agent.sinks.delta.table import files as delta_files
+from agent.sinks.delta.table import log as delta_log
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.delta.table.errors import away_error, storage_error
+from agent.sinks.delta.table.files import TRUNCATION, DataFile
+from agent.sinks.delta.table.lake import Lake
+from agent.sinks.delta.table.place import Owner, TablePlace
+from agent.sinks.delta.upkeep import upkeep
+from agent.sinks.delta.upsert import merge
+from agent.sinks.uri import SinkUri
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import SinkMode, TableRecord
+
+_RETENTION_OPTION = "retention_seconds"
+_RETENTION_S = 600
+_VECTORS_OPTION = "deletion_vectors"
+_STAGED = "snapshot-"
+#: commits to different tables that are under way at a time
+_COMMITTERS = 4
+
+T = TypeVar("T")
+
+
+class DeltaSink:
+    """``ports.Sink`` over Delta tables. In the URI: ``retention_seconds``, how long replaced files stay for readers;
+    ``deletion_vectors``, whether new upserted tables take them."""
+
+    def __init__(self, uri: SinkUri, *, changefeed: str, mode: SinkMode) -> None:
+        options = dict(uri.options)
+        self._retention_s = _seconds(options.pop(_RETENTION_OPTION, str(_RETENTION_S)))
+        self._takes_vectors = _flag(options.pop(_VECTORS_OPTION, "false"), is_local=uri.is_local)
+        if uri.is_local and options:
+            known = f"{_RETENTION_OPTION} and {_VECTORS_OPTION}"
+            raise SinkUriError(f"unknown option {min(options)!r} of a Delta sink; it knows {known}")
+        self._uri = uri
+        self._options = options
+        self._lake = Lake(uri.location, uri.is_local, options)
+        self._owner = Owner(changefeed, mode)
+
+    keeps_record = True
+
+    @property
+    def _is_changelog(self) -> bool:
+        return self._owner.mode == SinkMode.CHANGELOG
+
+    def place(self, schema_name: str, name: str) -> TablePlace:
+        """Where the table lies.
+
+        :raises TableNameError: no directory can have that name.
+        """
+        return self._lake.place(schema_name, name)
+
+    def check(self, tables: Sequence[TableRecord]) -> None:
+        self._lake.check()
+        unfit = {table.table_id for table, _ in self._lake.unfit(tables)}
+        for record in tables:
+            if record.table_id not in unfit:
+                self._check_table(self.place(record.schema_name, record.name))
+
+    def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
+        return {table.table_id: reason for table, reason in self._lake.unfit(tables)}
+
+    def _check_table(self, place: TablePlace) -> None:
+        table = place.open()
+        if table is not None:
+            self._owner.refuse_foreign(table, place)
+            return
+        foreign = [name for name in place.file_names() if not name.startswith(_STAGED)]
+        if foreign:
+            raise TableForeignError(
+                f"{place} is not empty (it holds {min(foreign)}); empty it or choose another directory"
+            )
+
+    def committed_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
+        place = self.place(table.schema_name, table.name)
+        opened = place.open()
+        if opened is None and place.is_away():
+            raise away_error(place)
+        if opened is None:
+            return None
+        recorded = delta_table.committed_ts(opened, self._owner.changefeed, span)
+        delta_table.refuse_retired(recorded, table, span)
+        if recorded is not None:
+            history.check(place, opened)
+        return recorded
+
+    def visible(self, table: TableRecord, spans: Sequence[TableSpan]) -> Visible:
+        """Version and records are of one snapshot of the table's log."""
+        opened = self.place(table.schema_name, table.name).opened()
+        recorded = (delta_table.committed_ts(opened, self._owner.changefeed, span) for span in spans)
+        known = (ts for ts in recorded if ts is not None and ts != delta_table.RETIRED)
+        return Visible(str(opened.version()), max(known, default=Ts(0)))
+
+    def cut(self, table: TableRecord, order: SpanRepartition) -> Ts:
+        return repartition.cut(self.place(table.schema_name, table.name), self._owner.changefeed, table, order)
+
+    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        """The name tells chunk and Ts, so the same chunk of another snapshot is another file."""
+        place = self.place(table.schema_name, table.name)
+        name = f"{_STAGED}{ts:x}-{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}.parquet"
+        tables = (self._staged_rows(batch, ts) for batch in batches)
+        first = next(tables, None)
+        if first is None:
+            return []
+        delta_schema.refuse_alike(first.schema.names, table=table.qualified_name)
+        place.make()
+        file = delta_files.write_file(place, name, chain([first], tables), first.schema)
+        if file is None:
+            return []
+        return [StagedFile(f"{place}/{name}", file.rows, file.bytes, file.to_json())]
+
+    def _staged_rows(self, batch: pa.RecordBatch, ts: Ts) -> pa.Table:
+        return changelog.snapshot_rows(batch, ts) if self._is_changelog else delta_schema.delta_table(batch)
+
+    def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
+        place, span = self.place(table.schema_name, table.name), TableSpan(table.table_id)
+        if self._is_loaded(place, table, span):
+            return
+        delta_schema.refuse_alike(arrow.names, table=schema.qualified_name)
+        staged = [DataFile.from_json(file.stats) for file in files]
+        columns = delta_schema.delta_schema(arrow, is_changelog=self._is_changelog)
+        for text in dict.fromkeys(file.schema for file in staged):
+            found = delta_table.to_arrow(Schema.from_json(text))
+            missing = delta_schema.missing_fields(columns, found, table=schema.qualified_name)
+            columns = pa.schema([*columns, *missing])
+        _refuse_lost(place, staged)
+        place.make()
+        self._create(
+            place, columns, staged, delta_table.record_properties(self._owner.changefeed, span, table.start_ts)
+        )
+        self._is_loaded(place, table, span)
+
+    def _is_loaded(self, place: TablePlace, table: TableRecord, span: TableSpan) -> bool:
+        opened = place.open()
+        if opened is None:
+            return False
+        self._owner.refuse_foreign(opened, place)
+        recorded = delta_table.committed_ts(opened, self._owner.changefeed, span)
+        if recorded != table.start_ts:
+            stands = "is split" if recorded == delta_table.RETIRED else f"stands at {recorded}"
+            raise TableForeignError(
+                f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it {stands}, "
+                f"this one starts at {table.start_ts}); remove it or choose another sink directory"
+            )
+        return True
+
+    def _create(
+        self, place: TablePlace, columns: pa.Schema, files: Sequence[DataFile], record: CommitProperties
+    ) -> None:
+        try:
+            create_table_with_add_actions(
+                place.location,
+                Schema.from_arrow(columns),
+                [file.add_action() for file in files],
+                mode="error",
+                description=self._owner.description(),
+                configuration=upkeep.table_properties(
+                    self._retention_s, takes_vectors=self._takes_vectors and not self._is_changelog
+                ),
+                storage_options=self._options or None,
+                commit_properties=record,
+            )
+            disk.sync_commits(place, 0)
+            disk.sync_names(place)
+        except (DeltaError, OSError) as error:
+            if place.open() is None:  # else another one was faster, and what it made is looked at
+                raise storage_error(place, "create", error) from error
+
+    def alter(self, changes: Sequence[SchemaChange]) -> None:
+        Alterer(self._lake, self._owner, self.load).alter(changes)
+
+    def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+        place = self.place(task.table.schema_name, task.table.name)
+        if task.table.key and not self._is_changelog:
+            return merge.write(place, task, changes)
+        with delta_log.borrowed(place) as log:
+            if delta_table.is_written(log or place.opened(), task):
+                return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+        return self._write_files(place, task, changes)
+
+    def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+        """Write this task's rows as files for ``commit``; one for each schema that they came under."""
+        seen = _Seen()
+        parts, files = seen.counted(changes), []
+        if not self._is_changelog:
+            rest, is_truncate = after_truncate(list(parts))
+            files += [TRUNCATION] if is_truncate else []
+            _refuse_unless_inserts(rest)
+            parts = iter(rest)
+        for _, group in groupby(parts, lambda part: part.after.schema):
+            tables: Iterator[pa.Table] = (self._rows(part, task) for part in group)
+            first = next(tables)
+            schema, tables = first.schema, chain([first], tables)
+            del first
+            name = f"changes-{task.from_ts:x}-{task.to_ts:x}-{task.part}-{uuid4().hex[:8]}.parquet"
+            file = delta_files.write_file(place, name, tables, schema)
+            files += [] if file is None else [file]
+        return FlushResult(
+            task.span,
+            task.from_ts,
+            task.to_ts,
+            rows=seen.rows,
+            bytes=sum(file.bytes for file in files),
+            files=tuple(file.to_json() for file in files),
+            commit_time=seen.commit_time,
+        )
+
+    def _rows(self, part: Changes, task: FlushTask) -> pa.Table:
+        if self._is_changelog:
+            return changelog.changelog_rows(part, task.span, key=task.table.key)
+        return delta_schema.delta_table(pa.Table.from_batches([part.after]))
+
+    def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
+        done = list(results)
+        at: dict[TableRecord, list[int]] = {}
+        for index, task in enumerate(tasks):
+            at.setdefault(task.table, []).append(index)
+
+        def settle(table: TableRecord) -> list[FlushResult]:
+            place = self.place(table.schema_name, table.name)
+            settled = delta_commit.commit_results(place, [(tasks[index], done[index]) for index in at[table]])
+            if any(result.committed for result in settled):  # what an operator may need to mend it stays
+                upkeep.begin_if_due(place, retention_s=self._retention_s)
+            return settled
+
+        for table, settled in zip(at, _side_by_side(settle, list(at)), strict=True):
+            for index, result in zip(at[table], settled, strict=True):
+                done[index] = result
+        return done
+
+
+def _side_by_side(call: Callable[[TableRecord], T], tables: Sequence[TableRecord]) -> list[T]:
+    """Commits mostly wait for the storage. The threads are daemons: one that hangs must not keep the process."""
+    done, errors = dict[TableRecord, T](), list[BaseException]()
+    waiting: SimpleQueue[TableRecord | None] = SimpleQueue()
+    for item in (*tables, *[None] * _COMMITTERS):
+        waiting.put(item)
+
+    def work() -> None:
+        try:
+            for table in iter(waiting.get_nowait, None):
+                done[table] = call(table)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [Thread(target=work, name="delta-commit", daemon=True) for _ in tables[:_COMMITTERS]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [done[table] for table in tables]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What has gone through ``counted``."""
+
+    rows: int = 0
+    commit_time: float = 0.0
+
+    def counted(self, changes: Iterable[Changes]) -> Iterator[Changes]:
+        for part in changes:
+            if len(part):
+                self.rows += len(part)
+                self.commit_time = max(self.commit_time, part.commit_time)
+                yield part
+            del part  # it is large, and the next one is to come
+
+
+def _refuse_lost(place: TablePlace, files: Sequence[DataFile]) -> None:
+    """:raises SinkError: a staged file is not there any more."""
+    if not place.is_local or all(os.path.exists(place.path_of(file.path)) for file in files):
+        return
+    if place.is_away():
+        raise away_error(place)
+    raise TableHeldError(f"rows that were staged in {place} were removed; {NEW_SNAPSHOT}")
+
+
+def _refuse_unless_inserts(parts: Sequence[Changes]) -> None:
+    for part in parts:
+        if not np.isin(part.op, (INSERT, TRUNCATE)).all():
+            raise TableHeldError(
+                f"{part.schema.qualified_name} has no key, and a row of it was updated or deleted; "
+                "give it a primary key, or replicate it in changelog mode"
+            )
+
+
+def _seconds(text: str) -> int:
+    try:
+        return max(int(text), 0)
+    except ValueError as error:
+        raise SinkUriError(f"{_RETENTION_OPTION}={text!r} is not a number of seconds") from error
+
+
+def _flag(text: str, *, is_local: bool) -> bool:
+    if text not in ("true", "false"):
+        raise SinkUriError(f"{_VECTORS_OPTION}={text!r} is neither true nor false")
+    if text == "true" and not is_local:
+        raise SinkUriError(f"{_VECTORS_OPTION}=true is for directories only (delta+file); leave it out")
+    return text == "true"

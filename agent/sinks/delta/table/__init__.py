@@ -1,0 +1,1 @@
+"""Delta tables: log, files, schema, deletion vectors, one commit."""

@@ -1,0 +1,244 @@
+"""Parquet files of a Delta table: written beside its log, described for it, invisible until a commit names them.
+
+A file is described by the JSON of ``DataFile``: it travels in ``FlushResult.files`` and ``StagedFile.stats`` from the
+executor that wrote it to the capture that commits it. Locally a file appears under its name only when it is whole and
+on disk; on object stores that is what a put does anyway.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
+from itertools import chain, groupby
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import Schema
+from deltalake.transaction import AddAction
+
+from agent.sinks.delta.table import disk
+from agent.sinks.delta.table.errors import storage_error
+from agent.sinks.delta.table.place import TablePlace
+
+_ROW_GROUP_ROWS = 131_072
+_ROW_GROUP_BYTES = 16 << 20
+_SAMPLE_ROWS = 1_000
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+#: columns that get statistics, as Delta does by default; longer texts than this get none
+_STATS_COLUMNS_MAX = 32
+_STATS_TEXT_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """``path``: relative to the table. ``stats``: Delta's own JSON. ``schema``: Delta's JSON of the columns in it.
+
+    ``is_truncate``: what the table held before this file goes; such a "file" may have no path and no rows.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    stats: str
+    schema: str
+    is_truncate: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "DataFile":
+        return cls(**json.loads(text))
+
+    def add(self, *, is_change: bool = True) -> dict[str, Any]:
+        """As a line of the table's log. ``is_change``: there are rows in it that the table did not have."""
+        told: dict[str, Any] = {"path": self.path, "partitionValues": {}, "size": self.bytes}
+        told |= {"modificationTime": int(time.time() * 1000), "dataChange": is_change, "stats": self.stats}
+        return {"add": told}
+
+    def add_action(self) -> AddAction:
+        return AddAction(self.path, self.bytes, {}, int(time.time() * 1000), True, self.stats)
+
+
+#: in front of a TRUNCATE's new rows
+TRUNCATION = DataFile("", 0, 0, "", "", is_truncate=True)
+
+
+def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema) -> DataFile | None:
+    """Write one Parquet file; None (and no file) when there is no row.
+
+    :raises SinkError: the storage refuses.
+    """
+    groups = _row_groups(tables)
+    first = next(groups, None)
+    if first is None:
+        return None
+    metadata: list[Any] = []
+    try:
+        with _opened(place, name) as file:
+            with pq.ParquetWriter(
+                file,
+                schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=_repetitive(first),
+                metadata_collector=metadata,
+                store_schema=False,
+            ) as writer:
+                writer.write_table(first, row_group_size=_ROW_GROUP_ROWS)
+                del first  # what is written is not kept while the next is made
+                for table in groups:
+                    writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                    del table
+            size = file.tell()
+    except OSError as error:
+        raise storage_error(place, f"write {name} in", error) from error
+    stats = _stats(metadata[0], schema)
+    return DataFile(name, metadata[0].num_rows, size, json.dumps(stats), Schema.from_arrow(schema).to_json())
+
+
+def write_files(
+    place: TablePlace, name: Callable[[], str], tables: Iterable[pa.Table], *, bytes_max: int
+) -> Iterator[DataFile]:
+    """As ``write_file``, in as many files as it takes: each of one schema, and of about ``bytes_max`` in memory."""
+    for schema, group in groupby(tables, key=lambda table: table.schema):
+        for first in group:
+            some = _up_to(bytes_max, chain([first], group))  # noqa: B031  # what it leaves is the next file's
+            file = write_file(place, name(), some, schema)
+            if file is not None:
+                yield file
+
+
+def _up_to(size: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    for table in tables:
+        size -= table.nbytes
+        yield table
+        if size <= 0:
+            return
+
+
+def read_file(
+    place: TablePlace, path: str, schema: pa.Schema, *, without: npt.NDArray[np.int64] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of a local file, but for those at the places ``without`` (they rise), as ``schema`` has them: NULL in a
+    column that the file lacks. ``path``: as the table's log has it."""
+    gone = np.empty(0, np.int64) if without is None else without
+    begin = 0
+    with pq.ParquetFile(place.path_of(path)) as parquet:
+        for batch in parquet.iter_batches(_batch_rows(parquet.metadata), use_threads=False):
+            columns = [
+                batch.column(field.name).cast(field.type)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            end = begin + batch.num_rows
+            stays = np.ones(batch.num_rows, np.bool_)
+            stays[gone[slice(*np.searchsorted(gone, (begin, end)))] - begin] = False
+            yield pa.Table.from_arrays(columns, schema=schema).filter(pa.array(stays))
+            begin = end
+
+
+def _batch_rows(metadata: Any) -> int:
+    """So many that they are as large as a row group of ours."""
+    size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    return int(min(_ROW_GROUP_ROWS, max(metadata.num_rows * _ROW_GROUP_BYTES // max(size, 1), 1_000)))
+
+
+def _repetitive(table: pa.Table) -> list[str]:
+    """The columns that a dictionary is good for: it is built in vain where nearly every value is another one."""
+    sample = table.slice(0, _SAMPLE_ROWS)
+    counted = [item.name for item in table.schema if _is_counted(item.type)]
+    return [name for name in counted if 2 * pc.count_distinct(sample.column(name)).as_py() <= sample.num_rows]
+
+
+def _is_counted(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(arrow) or pa.types.is_decimal(arrow) or arrow in _TEXTS)
+
+
+def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small pieces put together, so that a row group is worth having."""
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        if table.num_rows:
+            waiting.append(table)
+            rows, size = rows + table.num_rows, size + table.nbytes
+        del table
+        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
+            group, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
+            yield group
+            del group
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+@contextmanager
+def _opened(place: TablePlace, name: str) -> Iterator[Any]:
+    if not place.is_local:
+        with place.filesystem().open_output_stream(name) as file:
+            yield file
+        return
+    target = os.path.join(place.location, name)
+    scratch = f"{target}.{uuid4().hex[:8]}.tmp"  # a crash leaves it to the vacuum
+    try:
+        with pa.OSFile(scratch, "wb") as file:
+            yield file
+        disk.sync(scratch)
+        os.replace(scratch, target)
+        disk.sync(os.path.dirname(target))
+    except BaseException:
+        if os.path.exists(scratch):
+            os.unlink(scratch)
+        raise
+
+
+def _stats(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for index in range(min(metadata.num_columns, _STATS_COLUMNS_MAX)):
+        name = metadata.schema.column(index).path
+        if name not in schema.names:  # a part of a nested column
+            continue
+        chunks = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
+        if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+            continue
+        nulls[name] = sum(chunk.null_count for chunk in chunks)
+        bounds = _bounds([chunk for chunk in chunks if chunk.num_values], schema.field(name).type)
+        if bounds is not None:
+            least[name], most[name] = bounds
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+def _bounds(chunks: list[Any], arrow: pa.DataType) -> tuple[Any, Any] | None:
+    """The least and the greatest value in Delta's JSON form; None for types where that may not be exact."""
+    has_bounds = pa.types.is_integer(arrow) or pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)
+    if not (has_bounds or pa.types.is_string(arrow)) or not chunks or not all(chunk.has_min_max for chunk in chunks):
+        return None
+    try:
+        least, most = min(chunk.min for chunk in chunks), max(chunk.max for chunk in chunks)
+        return _json_bound(least, is_upper=False), _json_bound(most, is_upper=True)
+    except (ValueError, OverflowError):  # a date that Python has no value for, or a long text
+        return None
+
+
+def _json_bound(value: Any, *, is_upper: bool) -> Any:
+    if isinstance(value, datetime):
+        if is_upper and value.microsecond % 1000:
+            value += timedelta(milliseconds=1)  # written in milliseconds, and must not lie below the greatest value
+        text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
+        return f"{text}Z" if value.tzinfo else text
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str) and len(value) > _STATS_TEXT_MAX:
+        raise ValueError("too long")
+    return value

@@ -1,0 +1,278 @@
+"""Where a Delta table lies, whose it is, and what it records: the one place that opens tables.
+
+The owner stands in the table's description (Delta has no room for foreign properties when a table is made from existing
+files): the changefeed and the mode it is written in. Each span's position is an application transaction,
+``weir/{changefeed}/{span}`` with the Ts as its version, which Delta commits with the data in one step.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
+from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from agent.errors import NEW_SNAPSHOT, SinkFencedError, TableForeignError
+from agent.ports.sink import FlushTask
+from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.delta.table.errors import MARK, away_error, storage_errors
+from reactor.ids import MAX_TS, TableSpan, Ts
+from reactor.records.changefeed import SinkMode, TableRecord
+
+#: key of what a table's description says for us, and first part of its records' names
+OWNER = "weir"
+#: the record of our newest commit's own number (see ``delta_history``)
+SEEN = f"{OWNER}/seen"
+_MARK_TEXT = b"Weir writes the tables below. Without this file the directory is taken for one whose mount has gone.\n"
+#: directories of sinks that this process has seen, and the device that each was on
+_seen: dict[str, int] = {}
+#: the record of a span that its table is not cut into any more: no writer is there, or ever comes there
+RETIRED = MAX_TS
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """``location``: a directory or a URL. ``options``: for the storage; may hold secrets, so never shown."""
+
+    location: str
+    is_local: bool = True
+    options: dict[str, str] = field(default_factory=dict, repr=False)
+    #: the directory of all the sink's tables, empty where nobody says
+    root: str = ""
+
+    def __str__(self) -> str:
+        return self.location
+
+    def path_of(self, path: str) -> str:
+        """Where a local table's file is that its log calls ``path``."""
+        return os.path.join(self.location, unquote(path))
+
+    def filesystem(self) -> fs.FileSystem:
+        if self.is_local:
+            return fs.SubTreeFileSystem(self.location, fs.LocalFileSystem())
+        return fs.PyFileSystem(DeltaStorageHandler(self.location, self.options))
+
+    def file_names(self) -> list[str]:
+        """What lies in the table's directory, tables or not; empty when there is no such directory.
+
+        :raises SinkError: the storage does not answer.
+        """
+        if self.is_local and not os.path.isdir(self.location):
+            return []
+        with storage_errors(self, "list"):
+            found = self.filesystem().get_file_info(fs.FileSelector("", allow_not_found=True))
+        return [info.base_name for info in found]
+
+    def exists(self) -> bool:
+        """Whether there is anything; for directories of this machine."""
+        return self.is_local and os.path.isdir(self.location)
+
+    def is_away(self) -> bool:
+        """The sink's directory is not the one that was written, as when its mount is away."""
+        return bool(self.is_local and self.root) and not os.path.exists(os.path.join(self.root, MARK))
+
+    def make(self) -> None:
+        """Make the table's directory, if it is not there.
+
+        :raises SinkPassingError: another device is where this process has seen the sink's directory.
+        """
+        if not self.is_local:
+            return
+        if self.is_away() and _seen.get(self.root, device := _device(self.root)) != device:
+            raise away_error(self)
+        with storage_errors(self, "make the directory of"):
+            os.makedirs(self.location, exist_ok=True)
+            self._mark()
+
+    def _mark(self) -> None:
+        """The sink's directory is there, and everybody shall know it again."""
+        if self.is_local and self.root and (self.root not in _seen or self.is_away()):
+            with suppress(FileExistsError, PermissionError), open(os.path.join(self.root, MARK), "xb") as file:
+                file.write(_MARK_TEXT)
+            _seen[self.root] = _device(self.root)
+
+    def open(self) -> DeltaTable | None:
+        """The table as it is now; None when there is none.
+
+        :raises SinkError: the storage or the table's log cannot be read.
+        """
+        if self.is_local and not os.path.isdir(os.path.join(self.location, "_delta_log")):
+            return None
+        with storage_errors(self, "open the Delta table"):
+            try:
+                table = DeltaTable(self.location, storage_options=self.options or None)
+            except TableNotFoundError:
+                return None
+            self._mark()
+        return table
+
+    def opened(self) -> DeltaTable:
+        """:raises TableForeignError: there is no table.
+        :raises SinkPassingError: the whole sink is away."""
+        table = self.open()
+        if table is None and self.is_away():
+            raise away_error(self)
+        if table is None:
+            raise TableForeignError(
+                f"there is no Delta table at {self}: it was removed, or never loaded; bring it back with its history "
+                f"and resume the changefeed, or {NEW_SNAPSHOT}"
+            )
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes a table, and how."""
+
+    changefeed: str
+    mode: SinkMode
+
+    def description(self) -> str:
+        return json.dumps({OWNER: {"changefeed": self.changefeed, "mode": self.mode.value}})
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> "Owner | None":
+        """None when the table is not Weir's."""
+        try:
+            told = json.loads(table.metadata().description)[OWNER]
+            return cls(told["changefeed"], SinkMode(told["mode"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def refuse_foreign(self, table: DeltaTable, place: TablePlace) -> None:
+        """:raises TableForeignError: the table is not this owner's."""
+        owner = Owner.of(table)
+        if owner is None:
+            raise TableForeignError(f"{place} holds a Delta table that is not Weir's; choose another sink directory")
+        if owner.changefeed != self.changefeed:
+            raise TableForeignError(
+                f"{place} is written by changefeed {owner.changefeed!r}; choose another sink directory"
+            )
+        if owner.mode != self.mode:
+            raise TableForeignError(
+                f"{place} is written in {owner.mode} mode; choose that mode or another sink directory"
+            )
+
+
+def _device(path: str) -> int:
+    """Of a directory, or of the one that it would be made in."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return os.stat(path).st_dev
+
+
+def record_prefix(changefeed: str) -> str:
+    return f"{OWNER}/{changefeed}/"
+
+
+def record_id(changefeed: str, span: TableSpan) -> str:
+    return f"{record_prefix(changefeed)}{span}"
+
+
+class Records(Protocol):
+    """A table as far as its records go."""
+
+    def transaction_version(self, name: str, /) -> int | None: ...
+
+
+def committed_ts(table: Records, changefeed: str, span: TableSpan) -> Ts | None:
+    """May be ``RETIRED``, which is no position."""
+    version = table.transaction_version(record_id(changefeed, span))
+    return None if version is None else Ts(version)
+
+
+def is_written(table: Records, task: FlushTask) -> bool:
+    """Whether the table already records the task's end: by an earlier attempt, whose answer was lost.
+
+    :raises SinkFencedError: it is further than the task's begin, and not at its end.
+    :raises TableForeignError: it has no record, or one that is behind what was written.
+    """
+    recorded = committed_ts(table, task.changefeed, task.span)
+    refuse_retired(recorded, task.table, task.span)
+    name = f"{task.table.schema_name}.{task.table.name}"
+    if recorded is None:
+        raise TableForeignError(
+            f"the sink has no record of {name}: its table was replaced; bring it back with its history and resume the "
+            f"changefeed, or {NEW_SNAPSHOT}"
+        )
+    if recorded == task.to_ts:
+        return True
+    if recorded < task.from_ts:
+        raise TableForeignError(
+            f"the sink's table {name} was set back: it records {recorded}, and {task.from_ts} was written; bring the "
+            "newer one back and resume the changefeed, or pause it, and rewind it to a Ts that is not past the record"
+        )
+    if recorded != task.from_ts:
+        raise SinkFencedError(
+            f"the sink records {recorded} for span {task.span} of {name}, "
+            f"this writer expects {task.from_ts}: it is late and stops"
+        )
+    return False
+
+
+def refuse_retired(recorded: Ts | None, table: TableRecord, span: TableSpan) -> None:
+    """:raises SinkFencedError: the table is cut into other spans."""
+    if recorded == RETIRED:
+        raise SinkFencedError(
+            f"{table.schema_name}.{table.name} is cut into other spans than {span}: this writer is late and stops"
+        )
+
+
+def record_properties(changefeed: str, span: TableSpan, ts: Ts) -> CommitProperties:
+    """What goes into the commit that makes a table: its first record."""
+    return _properties(0, {record_id(changefeed, span): int(ts)})
+
+
+def commit_properties(table: DeltaTable, records: Mapping[str, int]) -> CommitProperties:
+    """What goes into a commit on top of ``table`` beside the data: ``records``, and its own number. Another commit in
+    between refuses it: delta-rs shall not put it on top of what nobody has looked at."""
+    return _properties(table.version() + 1, records)
+
+
+def _properties(version: int, records: Mapping[str, int]) -> CommitProperties:
+    versions = {**records, SEEN: version}
+    told = [Transaction(name, number) for name, number in sorted(versions.items())]
+    return CommitProperties(app_transactions=told, max_commit_retries=0)
+
+
+def new_records(tasks: Sequence[FlushTask]) -> dict[str, int]:
+    """What the table records of the tasks' spans when they are done, by name."""
+    return {record_id(task.changefeed, task.span): int(task.to_ts) for task in tasks}
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    return to_arrow(table.schema())
+
+
+def to_arrow(schema: Schema) -> pa.Schema:
+    return pa.schema(schema.to_arrow())
+
+
+def plain_schema(schema: Schema) -> pa.Schema:
+    """As our own files have it."""
+    return pa.schema([pa.field(item.name, delta_schema.plain_type(item.type)) for item in to_arrow(schema)])
+
+
+def writer_properties(table: DeltaTable) -> WriterProperties:
+    """How delta-rs writes rows of this table: without statistics where its own are wrong.
+
+    It tells the bounds of decimals as floats, so a value may lie beside them; those of floats leave NaN out. A file
+    whose bounds are wrong is passed over by readers that look for such a value - and by its own MERGE, which then has a
+    key twice (seen with 1.6.6, keys of MySQL's ``bigint unsigned``).
+    """
+    wrong = [item.name for item in arrow_schema(table) if _has_wrong_bounds(item.type)]
+    without = ColumnProperties(statistics_enabled="NONE")
+    return WriterProperties(
+        compression="ZSTD", compression_level=1, column_properties=dict.fromkeys(wrong, without) or None
+    )
+
+
+def _has_wrong_bounds(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))

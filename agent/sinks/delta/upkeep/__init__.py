@@ -1,0 +1,1 @@
+"""Upkeep of Delta tables: compaction and removal of old files."""

@@ -1,0 +1,119 @@
+"""Housekeeping of Delta tables, off the hot path: small files put together, replaced files removed, the log kept short.
+
+Log checkpoints and log cleanup are table properties that delta-rs acts on by itself after commits. The rest is done by
+the capture that commits, in a thread of its own, at most one table at a time; what fails here is tried again later and
+never holds up a flush. Compaction changes no row and touches no record; where it meets a merge, the slower of the two
+gives way.
+
+Removing looks at everything in the table's directory that the log does not name and that is older than the retention:
+so also files whose commit never came. Readers that hold an older version need its files: the retention is theirs.
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+
+import structlog
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from agent.errors import SinkError
+from agent.sinks.delta.table import disk
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.place import TablePlace
+from agent.sinks.delta.upkeep import compact as delta_compact
+
+_TARGET_FILE_BYTES = 32 << 20
+_SMALL_FILE_BYTES = 8 << 20
+_SMALL_FILES_MAX = 100
+_COMPACT_EVERY_S = 60.0
+_VACUUM_EVERY_S = 600.0
+
+_log = structlog.get_logger()
+
+
+def table_properties(retention_s: int, *, takes_vectors: bool = False) -> dict[str, str]:
+    """What a new table tells delta-rs (and every other writer) about its upkeep."""
+    return {
+        **({"delta.enableDeletionVectors": "true"} if takes_vectors else {}),
+        "delta.checkpointInterval": "50",
+        "delta.logRetentionDuration": f"interval {max(retention_s, 86_400)} seconds",
+        "delta.deletedFileRetentionDuration": f"interval {retention_s} seconds",
+        "delta.targetFileSize": str(_TARGET_FILE_BYTES),
+    }
+
+
+@dataclass(slots=True)
+class _Turn:
+    """When a table was last looked after (monotonic seconds)."""
+
+    compacted_s: float
+    vacuumed_s: float
+
+
+_turns: dict[str, _Turn] = {}
+_busy = threading.Lock()
+
+
+def begin_if_due(place: TablePlace, *, retention_s: int) -> threading.Thread | None:
+    """Start looking after a table, if it is its turn and nobody is at it. A table not seen before has to wait."""
+    now = time.monotonic()
+    turn = _turns.setdefault(place.location, _Turn(now, now))
+    compact = now - turn.compacted_s > _COMPACT_EVERY_S
+    vacuum = now - turn.vacuumed_s > min(_VACUUM_EVERY_S, max(retention_s, _COMPACT_EVERY_S))
+    if not (compact or vacuum) or not _busy.acquire(blocking=False):
+        return None
+    turn.compacted_s = now if compact else turn.compacted_s
+    turn.vacuumed_s = now if vacuum else turn.vacuumed_s
+    thread = threading.Thread(
+        target=_run, args=(place,), kwargs={"compact": compact, "vacuum": vacuum}, name="delta-upkeep", daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def _run(place: TablePlace, *, compact: bool, vacuum: bool) -> None:
+    try:
+        if compact:
+            compact_small_files(place)
+        if vacuum:
+            table = place.opened()
+            first = table.version() + 1
+            remove_replaced_files(table)
+            disk.sync_commits(place, first)
+    except (DeltaError, SinkError, OSError) as error:
+        _log.info("table upkeep gave way", table=str(place), reason=str(error).splitlines()[0])
+    finally:
+        _busy.release()
+
+
+def compact_small_files(place: TablePlace) -> int:
+    """Put small files together when there are many; how many there were."""
+    small = delta_compact.compact(
+        place, small_bytes=_SMALL_FILE_BYTES, files_max=_SMALL_FILES_MAX, target_bytes=_TARGET_FILE_BYTES
+    )
+    if small is None:
+        small = _compact_by_delta_rs(place)
+    if small > _SMALL_FILES_MAX:
+        _log.info("compacted", table=str(place), files=small)
+    return small
+
+
+def _compact_by_delta_rs(place: TablePlace) -> int:
+    table = place.opened()
+    first = table.version() + 1
+    sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
+    small = int(sum(size < _SMALL_FILE_BYTES for size in sizes))
+    if small > _SMALL_FILES_MAX:
+        properties = delta_table.writer_properties(table)
+        table.optimize.compact(target_size=_TARGET_FILE_BYTES, max_concurrent_tasks=1, writer_properties=properties)
+        disk.sync_commits(place, first)
+    return small
+
+
+def remove_replaced_files(table: DeltaTable) -> list[str]:
+    """Remove what no version within the table's retention names."""
+    removed: list[str] = table.vacuum(retention_hours=None, dry_run=False, enforce_retention_duration=False, full=True)
+    if removed:
+        _log.info("removed replaced files", table=table.table_uri, files=len(removed))
+    return removed

@@ -1,0 +1,1 @@
+"""Upserts: the ways of writing net changes into a Delta table."""

@@ -1,0 +1,321 @@
+"""Net changes into a Delta table that takes deletion vectors: what they cost follows the changes, not the table.
+Tables of less than a mebibyte are written in the same way, but without vectors.
+
+The rows of the changed keys are looked for in the key columns of the table's files, which are kept in memory (a data
+file never changes). Their places go into the files' vectors and the new rows into a file of their own, in one commit
+with the record. What that leaves behind is cleared up on the way, in the same commit: many small files become one, and
+a file that has lost much is written anew.
+
+Other columns than the table's are for the MERGE of ``delta_merge``, which knows vectors too.
+"""
+
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from agent.filter import events
+from agent.kernels.key_hash import comparable
+from agent.ports.sink import FlushTask
+from agent.rows.fold import NetChanges, key_codes
+from agent.sinks.delta.table import commit as delta_commit
+from agent.sinks.delta.table import deletion_vectors
+from agent.sinks.delta.table import files as delta_files
+from agent.sinks.delta.table import log as delta_log
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.delta.table.deletion_vectors import Positions
+from agent.sinks.delta.table.files import DataFile
+from agent.sinks.delta.table.log import Action, LiveFile, TableLog
+from agent.sinks.delta.table.place import TablePlace
+from agent.sinks.delta.upsert import stored as delta_stored
+from agent.sinks.delta.upsert.stored import ReplacedRows
+
+_SMALL_BYTES = 1 << 20
+#: more small files than these become one
+_SMALL_MAX = 24
+#: a file is written anew when more of its rows are gone: this share of them, or this many, as its vector grows
+_GONE_SHARE = 0.25
+_GONE_MAX = 1 << 16
+_KEYS_BYTES_MAX = 48 << 20
+#: of rows in memory, in one of several files
+_FILE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Thinned:
+    """A live file: which of its rows are gone already, and which go now."""
+
+    file: LiveFile
+    before: Positions
+    taken: Positions
+    rows: int
+
+    @property
+    def gone(self) -> Positions:
+        return np.union1d(self.before, self.taken)
+
+    @property
+    def is_touched(self) -> bool:
+        return len(self.taken) > 0
+
+    @property
+    def is_small(self) -> bool:
+        return self.file.size < _SMALL_BYTES
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self.before) + len(self.taken) == self.rows
+
+    @property
+    def is_worn(self) -> bool:
+        """Small ones go on until there are many."""
+        gone = len(self.before) + len(self.taken)
+        return not self.is_small and gone > min(self.rows * _GONE_SHARE, _GONE_MAX)
+
+
+def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
+    """Whether the table's columns and files are as we write them, and its files can be left as they are, or are as soon
+    written anew."""
+    is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
+    if not (log.takes_vectors or is_small or is_new(net, task)) or net.is_truncated:
+        return False
+    return fits(log, delta_schema.delta_table(net.upserts))
+
+
+def fits(log: TableLog, upserts: pa.Table) -> bool:
+    """Whether the table has just the columns of ``upserts`` (where these are any rows), and files as we write them."""
+    stored = delta_table.plain_schema(log.schema())
+    is_same = set(upserts.schema.names) == set(stored.names) and all(
+        stored.field(item.name).type == item.type for item in upserts.schema
+    )
+    return (is_same or not upserts.num_rows) and all(_is_ours(file) for file in log.files.values())
+
+
+def is_new(net: NetChanges, task: FlushTask) -> bool:
+    """The source itself says that the table has none of these keys (see ``delta_merge``), and no filter has left it
+    some."""
+    if not net.is_insert_only or task.from_ts < task.table.consistent_ts or task.was_filtered:
+        return False
+    return not events.rules_for(task.filter, task.table.schema_name, task.table.name).leaves_rows
+
+
+def _is_ours(file: LiveFile) -> bool:
+    is_inside = "://" not in file.path and not file.path.startswith("/")
+    return is_inside and (file.vector is None or file.vector["storageType"] == "i")
+
+
+def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) -> bool:
+    """Whether the table now records ``task.to_ts``; it does not if there was nothing to change after all.
+
+    :raises CommitFailedError: another commit was faster.
+    """
+    if delta_table.is_written(log, task):
+        return True
+    upserts = delta_schema.delta_table(net.upserts)
+    wanted = changed_keys(task, net, upserts)
+    thinned = [_searched(place, file, wanted) for file in log.files.values()]
+    if not upserts.num_rows and not any(item.is_touched for item in thinned):
+        return False
+    if net.kept:
+        touched = (item for item in thinned if item.is_touched)
+        replaced = (_replaced(place, item, _stored_keys(place, item.file, wanted.schema)) for item in touched)
+        upserts = delta_stored.fill(upserts, net, replaced, task.table)
+    small = [item for item in thinned if item.is_small]
+    merged = small if len(small) > _SMALL_MAX else []
+    if not log.takes_vectors:
+        merged = [item for item in thinned if item.is_touched or item in merged]
+    schema = delta_table.plain_schema(log.schema())
+    new = [upserts.select(schema.names)] if upserts.num_rows else []
+    contents = chain(*(_rest(place, item, schema) for item in merged), new)
+    changed = _Changed([write_rows(place, task, schema, contents)], [item.file.remove() for item in merged])
+    for item in thinned:
+        if item.is_touched and item not in merged:
+            changed.leave_rest(log, place, task, item)
+    changed.commit(log, task)
+    return True
+
+
+class Replacement(Protocol):
+    """Rows that come in the place of others."""
+
+    def places(self, stored: pa.Table) -> Positions:
+        """Where among the key columns of a file rows go."""
+        ...
+
+    def take(self, replaced: ReplacedRows) -> None:
+        """They go: last occasion to read them."""
+        ...
+
+    def filled(self) -> Iterator[pa.Table]:
+        """After the last of them: rows that needed their values."""
+        ...
+
+
+def replace(
+    log: TableLog,
+    place: TablePlace,
+    task: FlushTask,
+    files: Sequence[DataFile],
+    keys: pa.Schema,
+    replacement: Replacement,
+) -> bool:
+    """``files`` and the rest of ``replacement`` in the place of what that finds by the columns ``keys``: as ``apply``,
+    but one file of the table at a time, and all of its files may be touched.
+
+    :raises CommitFailedError: another commit was faster.
+    """
+    if delta_table.is_written(log, task):
+        return True
+    changed = _Changed(list(files), [])
+    for file in log.files.values():
+        stored = _key_columns.read(place.path_of(file.path), keys)
+        item = _thinned(file, stored.num_rows, replacement.places(stored))
+        if item.is_touched:
+            replacement.take(_replaced(place, item, stored))
+            changed.leave_rest(log, place, task, item)
+    changed.files.extend(write_files(place, task, replacement.filled()))
+    if not changed.files and not changed.actions:
+        return False
+    changed.commit(log, task)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """What one commit will say; a file that is None had no row."""
+
+    files: list[DataFile | None]
+    actions: list[Action]
+
+    def leave_rest(self, log: TableLog, place: TablePlace, task: FlushTask, item: _Thinned) -> None:
+        """A touched file goes, or stays with fewer rows, or is written anew."""
+        self.actions.append(item.file.remove())
+        if item.is_empty:
+            return
+        if item.is_worn or not log.takes_vectors:
+            schema = delta_table.plain_schema(log.schema())
+            self.files.append(write_rows(place, task, schema, _rest(place, item, schema)))
+        else:
+            self.actions.append(_thinner(item))
+
+    def commit(self, log: TableLog, task: FlushTask) -> None:
+        delta_commit.append_to(log, [file for file in self.files if file is not None], [task], self.actions)
+
+
+def changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Table:
+    """Keys that may be stored."""
+    key = list(task.table.key)
+    deletes = delta_schema.delta_table(net.deletes)
+    parts = [upserts.select(key)] if upserts.num_rows else []
+    parts += [deletes.select(key)] if deletes.num_rows else []
+    keys = pa.concat_tables(parts).combine_chunks()
+    return keys.slice(0, 0) if is_new(net, task) else keys
+
+
+def _searched(place: TablePlace, file: LiveFile, wanted: pa.Table) -> _Thinned:
+    if not wanted.num_rows:
+        return _thinned(file, file.rows, np.empty(0, np.int64))
+    stored = _stored_keys(place, file, wanted.schema)
+    return _thinned(file, stored.num_rows, places(stored, wanted))
+
+
+def _thinned(file: LiveFile, rows: int, found: Positions) -> _Thinned:
+    before = np.empty(0, np.int64) if file.vector is None else deletion_vectors.decode(file.vector)
+    assert before is not None, "vectors of other kinds are for delta-rs"
+    return _Thinned(file, before, np.setdiff1d(found, before, assume_unique=True), rows)
+
+
+def _replaced(place: TablePlace, item: _Thinned, stored: pa.Table) -> ReplacedRows:
+    return ReplacedRows(place.path_of(item.file.path), item.taken, stored.take(pa.array(item.taken)))
+
+
+def places(stored: pa.Table, wanted: pa.Table) -> Positions:
+    """Where among the key columns of a file the wanted keys are."""
+    found = np.ones(stored.num_rows, np.bool_)
+    for name in wanted.schema.names:
+        ours, theirs = comparable(stored.column(name)), comparable(wanted.column(name))
+        found &= pc.is_in(ours, value_set=theirs).to_numpy()
+    at = np.flatnonzero(found)
+    if len(wanted.schema) == 1 or not len(at):
+        return at
+    # each part of these keys is wanted; whether they are as a whole
+    codes = key_codes(pa.concat_tables([wanted, stored.take(pa.array(at))]))
+    return at[np.isin(codes[wanted.num_rows :], codes[: wanted.num_rows])]
+
+
+def _thinner(item: _Thinned) -> Action:
+    """The same file, with fewer rows."""
+    stats = json.loads(item.file.add.get("stats") or "{}") | {"numRecords": item.rows, "tightBounds": False}
+    told = {"stats": json.dumps(stats), "deletionVector": deletion_vectors.encode(item.gone)}
+    return {"add": item.file.add | told | {"modificationTime": delta_log.now_ms(), "dataChange": True}}
+
+
+def write_rows(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterable[pa.Table]) -> DataFile | None:
+    """A file of rows as they are at ``task.to_ts``; None where there are none."""
+    return delta_files.write_file(place, _name(task), tables, schema)
+
+
+def write_files(place: TablePlace, task: FlushTask, tables: Iterable[pa.Table]) -> Iterator[DataFile]:
+    """As ``write_rows``, where they are many."""
+    return delta_files.write_files(place, lambda: _name(task), tables, bytes_max=_FILE_BYTES)
+
+
+def _name(task: FlushTask) -> str:
+    return f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
+
+
+def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of a file that are not gone."""
+    return delta_files.read_file(place, item.file.path, schema, without=item.gone)
+
+
+class _KeyColumns:
+    """Key columns by file, the latest used ones. A file of another table at the same place is another one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._columns: OrderedDict[object, pa.Table] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, path: str, schema: pa.Schema) -> pa.Table:
+        found = os.stat(path)
+        place = (path, found.st_ino, found.st_mtime_ns, found.st_size, schema)
+        with self._lock:
+            columns = self._columns.get(place)
+            if columns is not None:
+                self._columns.move_to_end(place)
+                return columns
+        columns = self.read(path, schema)
+        with self._lock:
+            if place not in self._columns:  # another thread may have read it meanwhile
+                self._columns[place] = columns
+                self._bytes += columns.nbytes
+            while self._bytes > _KEYS_BYTES_MAX:
+                _, oldest = self._columns.popitem(last=False)
+                self._bytes -= oldest.nbytes
+        return columns
+
+    @staticmethod
+    def read(path: str, schema: pa.Schema) -> pa.Table:
+        """Not kept: for who goes through all files, once."""
+        with pq.ParquetFile(path) as parquet:
+            stored = parquet.read(columns=schema.names, use_threads=False)
+        return pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
+
+
+_key_columns = _KeyColumns()
+
+
+def _stored_keys(place: TablePlace, file: LiveFile, schema: pa.Schema) -> pa.Table:
+    return _key_columns.get(place.path_of(file.path), schema)

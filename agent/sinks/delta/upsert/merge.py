@@ -1,0 +1,191 @@
+"""Net changes into a Delta table that equals its source: on the executor, data and record in one commit.
+
+How the rows of the changed keys are found and replaced is ``_replace`` alone: a MERGE, which rewrites the files it
+touches; or ``delta_upsert``, where the table is small or takes deletion vectors. ``write`` above them knows only that a
+set of net changes goes in under one record.
+
+Two cases need no search. After a TRUNCATE nothing of the span is there to be found (what of the table is other spans'
+is kept: ``delta_truncate``). And where every key of the range begins with an INSERT, the source itself vouches (its key
+is unique, and the sink stands exactly where the range begins) that the table has none of them: they are appended. This
+holds from ``TableRecord.consistent_ts`` on; before it, and whenever a changefeed is rewound, the range may replay what
+the sink has, so it is merged. So it is where a filter has left rows that the source has no longer.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Schema
+
+from agent.ports.sink import FlushResult, FlushTask
+from agent.rows.changes import Changes
+from agent.rows.fold import NetChanges, net_changes
+from agent.sinks.delta.table import commit
+from agent.sinks.delta.table import log as delta_log
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.delta.table.place import TablePlace
+from agent.sinks.delta.upsert import by_vectors, large, truncate
+from agent.sinks.delta.upsert import stored as delta_stored
+from reactor.records.changefeed import TableRecord
+
+_GONE = "gone"
+
+
+def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+    """Bring the table from ``task.from_ts`` to ``task.to_ts``.
+
+    :raises SinkFencedError: it does not stand at ``from_ts``.
+    :raises SinkConflictError: others committed first, again and again.
+    :raises LeftOutValueError: an update left out what the table does not have.
+    """
+    with delta_log.borrowed(place) as log:
+        if delta_table.is_written(log or place.opened(), task):
+            return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+        parts = large.write(place, log, task, changes)
+        if isinstance(parts, FlushResult):
+            return parts
+        net = net_changes(parts, key=task.table.key)
+        delta_stored.refuse_lost(net, task)
+        rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)
+        source = parts[-1].after.schema if parts else None
+        parts.clear()  # what is written is a copy
+        committed = False
+        if log is not None and len(net) and by_vectors.can_apply(log, net, task):
+            committed = commit.on_newest(
+                place, log.refreshed, lambda newest: by_vectors.apply(newest, place, task, net)
+            )
+        elif source is not None and (len(net) or net.is_truncated):
+            committed = commit.with_retries(place, lambda table: _apply(table, place, task, net, source))
+    return FlushResult(
+        task.span,
+        task.from_ts,
+        task.to_ts,
+        committed=committed,
+        rows=rows,
+        bytes=net.upserts.nbytes + net.deletes.nbytes,
+        commit_time=commit_time,
+    )
+
+
+def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChanges, source: pa.Schema) -> bool:
+    """Whether the table now records ``to_ts``; it does not if there was nothing to change after all."""
+    if delta_table.is_written(table, task):
+        return True
+    name = f"{task.table.schema_name}.{task.table.name}"
+    upserts = delta_schema.delta_table(net.upserts)
+    commit.add_fields(table, Schema.from_arrow(upserts.schema), name=name)
+    if net.is_truncated or by_vectors.is_new(net, task):
+        files = truncate.in_front(table, place, task, source) if net.is_truncated else []
+        file = by_vectors.write_rows(place, task, upserts.schema, [upserts])
+        files += [] if file is None else [file]
+        commit.commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records([task])))
+        return True
+    _replace(table, task, net, upserts)
+    return delta_table.committed_ts(table, task.changefeed, task.span) == task.to_ts
+
+
+def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Table) -> None:
+    """Find the rows of the changed keys and put the new ones in their place."""
+    key = task.table.key
+    if net.origin is not None:
+        net, upserts = _fetch_moved(table, net, upserts, task.table)
+    elif net.needed is not None:
+        _refuse_missing(table, net, upserts, task.table)
+    source = _merge_source(net, upserts, key)
+    column = {name: f"s.c{at}" for at, name in enumerate(upserts.schema.names)}
+    values = {
+        f"t.{_quoted(name)}": (
+            f"CASE WHEN s.k{at} THEN t.{_quoted(name)} ELSE {column[name]} END" if name in net.kept else column[name]
+        )
+        for at, name in enumerate(upserts.schema.names)
+    }
+    new_values = {f"t.{_quoted(name)}": column[name] for name in upserts.schema.names}
+    merger = table.merge(
+        source,
+        " AND ".join(f"t.{_quoted(name)} = {column[name]}" for name in key),
+        source_alias="s",
+        target_alias="t",
+        streamed_exec=False,  # so that the range of the source's keys tells which files to leave alone
+        writer_properties=delta_table.writer_properties(table),
+        commit_properties=delta_table.commit_properties(table, delta_table.new_records([task])),
+    )
+    merger = merger.when_matched_update(values, predicate=f"NOT s.{_GONE}")
+    merger = merger.when_matched_delete(predicate=f"s.{_GONE}")
+    merger.when_not_matched_insert(new_values, predicate=f"NOT s.{_GONE}").execute()
+
+
+def _merge_source(net: NetChanges, upserts: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Upserts, then deletes with nothing but their key. Columns are named by place: a source may use any name."""
+    deletes = delta_schema.delta_table(net.deletes)
+    count = deletes.num_rows
+    columns, names = [], []
+    for at, name in enumerate(upserts.schema.names):
+        column = upserts.column(name)
+        gone = deletes.column(name).chunks if name in key else [pa.nulls(count, column.type)]
+        columns.append(pa.chunked_array([*column.chunks, *gone], type=column.type))
+        names.append(f"c{at}")
+        if name in net.kept:
+            columns.append(pa.chunked_array([pa.array(net.kept[name]), pa.repeat(pa.scalar(value=False), count)]))
+            names.append(f"k{at}")
+    columns.append(
+        pa.chunked_array([pa.repeat(pa.scalar(value=False), upserts.num_rows), pa.repeat(pa.scalar(True), count)])
+    )
+    return pa.table(columns, names=[*names, _GONE]).combine_chunks()
+
+
+def _fetch_moved(
+    table: DeltaTable, net: NetChanges, upserts: pa.Table, record: TableRecord
+) -> tuple[NetChanges, pa.Table]:
+    """Rows that changed their key while a value of theirs is known to the sink alone: read it under the old key."""
+    assert net.origin is not None
+    key = record.key
+    origin = delta_schema.delta_table(net.origin)
+    stored = _stored_rows(table, origin, [*key, *net.kept], key)
+    place = pa.array(range(origin.num_rows), pa.int64())
+    found = origin.append_column("place", place).join(stored, keys=list(key), join_type="inner")
+    at = pc.index_in(place, value_set=found.column("place").combine_chunks())
+    if net.needed is not None:
+        is_missing = net.needed & at.is_null().to_numpy(zero_copy_only=False)
+        delta_stored.refuse_missing(upserts, net.kept, is_missing, record)
+    kept = {}
+    for name, mask in net.kept.items():
+        values = found.column(name).combine_chunks().take(at)
+        is_fetched = pc.and_(pa.array(mask), at.is_valid())
+        column = pc.if_else(is_fetched, values, upserts.column(name))
+        upserts = upserts.set_column(upserts.schema.get_field_index(name), upserts.schema.field(name), column)
+        rest = mask & ~is_fetched.to_numpy(zero_copy_only=False)
+        if rest.any():
+            kept[name] = rest
+    return NetChanges(net.upserts, net.deletes, kept), upserts
+
+
+def _refuse_missing(table: DeltaTable, net: NetChanges, upserts: pa.Table, record: TableRecord) -> None:
+    """Where a MERGE finds no row it inserts one, with NULL for what an update left out: so it is known before.
+
+    :raises LeftOutValueError: there is no such row.
+    """
+    assert net.needed is not None
+    (at,) = np.nonzero(net.needed)
+    wanted = upserts.select(list(record.key)).take(pa.array(at))
+    which = delta_stored.match(wanted, _stored_rows(table, wanted, list(record.key), record.key))
+    is_missing = net.needed.copy()
+    is_missing[at[which[which >= 0]]] = False
+    delta_stored.refuse_missing(upserts, net.kept, is_missing, record)
+
+
+def _stored_rows(table: DeltaTable, keys: pa.Table, columns: list[str], key: Sequence[str]) -> pa.Table:
+    """The stored rows whose first key column is among ``keys``; a rare path, so the table is simply read through."""
+    wanted = keys.column(key[0]).combine_chunks()
+    plain = delta_table.plain_schema(table.schema())
+    schema = pa.schema([keys.schema.field(name) if name in key else plain.field(name) for name in columns])
+    kept = [schema.empty_table()]
+    for batch in pa.RecordBatchReader.from_stream(table.scan(columns=columns)):
+        rows = pa.table([batch.column(name) for name in columns], names=columns).cast(schema)
+        kept.append(rows.filter(pc.is_in(rows.column(key[0]), value_set=wanted)))
+    return pa.concat_tables(kept)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"

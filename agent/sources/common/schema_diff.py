@@ -1,0 +1,80 @@
+"""What has changed between two versions of a table, as a record for the owner; the same for every source. Pure.
+
+Only what a sink would see counts: names, Arrow types, values, and the key. A longer varchar is no change.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import KnownTable
+from agent.sources.registry import arrow_schema, conversions
+from reactor.records.changefeed import SchemaChangeKind, TableChange
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How the columns of two versions belong together.
+
+    ``renames``: new name → old name. ``added``: those that are new, though the name may have been there. ``fills``:
+    what rows that were there hold in them, as the source writes it in text; NULL where they are not in here.
+    ``required``: columns that are NOT NULL from here on, or were so before.
+    """
+
+    renames: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    fills: Mapping[str, str] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+
+
+def compare(
+    before: KnownTable, after: KnownTable, columns: Columns, context: Mapping[str, str] | None = None
+) -> TableChange | None:
+    """The change from one to the other; None where a sink sees none. ``context``: see ``TableChange``."""
+    assert before.schema is not None
+    assert after.schema is not None
+    is_same = _types(before.schema) == _types(after.schema) and not columns.renames and not columns.added
+    is_same = is_same and not _converts(before.schema, after.schema, columns, context or {})
+    if is_same and before.record == after.record:
+        return None
+    is_rename = is_same and before.record.key == after.record.key
+    return TableChange(
+        kind=SchemaChangeKind.RENAME if is_rename else SchemaChangeKind.ALTER,
+        table_id=after.record.table_id,
+        table=after.record,
+        before=before.schema.to_json(),
+        after=after.schema.to_json(),
+        renames=dict(columns.renames),
+        added=columns.added,
+        fills=dict(columns.fills),
+        context=dict(context or {}),
+    )
+
+
+def _converts(before: TableSchema, after: TableSchema, columns: Columns, context: Mapping[str, str]) -> bool:
+    """Whether values become others under types that are the same to a sink."""
+    origins = {name: columns.renames.get(name, name) for name in arrow_schema(after).names if name not in columns.added}
+    return any(found is not None for found in conversions(before, after, origins, context).values())
+
+
+def created(table: KnownTable) -> TableChange:
+    """A table that begins without rows."""
+    assert table.schema is not None
+    return TableChange(
+        kind=SchemaChangeKind.CREATE,
+        table_id=table.record.table_id,
+        table=table.record,
+        after=table.schema.to_json(),
+    )
+
+
+def dropped(table: KnownTable) -> TableChange:
+    record = table.record
+    schema = table.schema or TableSchema(record.table_id, record.schema_name, record.name, ())
+    return TableChange(kind=SchemaChangeKind.DROP, table_id=record.table_id, before=schema.to_json())
+
+
+def _types(schema: TableSchema) -> dict[str, pa.DataType]:
+    return {item.name: item.type for item in arrow_schema(schema)}

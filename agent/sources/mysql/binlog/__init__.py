@@ -1,0 +1,1 @@
+"""Binlog: the replication stream, from bytes to log chunks."""

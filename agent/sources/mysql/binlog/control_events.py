@@ -1,0 +1,349 @@
+"""What the kernels leave to Python: statements, new table maps, rotations, distributed transactions, refusals.
+
+Between two calls the state is as the kernels left it: here transactions are opened, closed or dropped in it, and table
+maps declared. Where other events are to be read next (those of a compressed transaction) the stream is told.
+
+*Distributed transactions* (XA) have their rows where they are prepared, and these count where they are committed, if
+they ever are (``prepared``). So they are dropped at first, and come back with the XA COMMIT: from memory, or by reading
+that transaction again (``reread``) inside of the one that commits it, where its XA PREPARE then is the end of both. Of
+one that filled an arena nothing was kept, and MySQL says at its end only that it commits at once (ONE PHASE).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.kernels.jit import Ints
+from agent.rows.arena import Arena
+from agent.rows.schema import TableSchema
+from agent.sources.mysql.binlog import events, prepared, split, txn
+from agent.sources.mysql.binlog.declarations import Declarations
+from agent.sources.mysql.binlog.dropping import Dropping
+from agent.sources.mysql.binlog.events import Query
+from agent.sources.mysql.binlog.payload import Payload
+from agent.sources.mysql.binlog.progress import Progress
+from agent.sources.mysql.binlog.reread import Reader
+from agent.sources.mysql.binlog.rolled_back import RolledBack
+from agent.sources.mysql.binlog.split import ABSENT
+from agent.sources.mysql.ddl import statements
+from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.ddl.parser import sql_text
+from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
+from agent.sources.mysql.ddl.statements import Kind
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.position.positions import FIRST_POSITION, BinlogPosition, unpack
+from agent.sources.mysql.server.refusals import refusal
+from agent.sources.mysql.server.uri import Target
+from reactor.ids import Ts
+from reactor.records.changefeed import DdlRecord
+
+_ERROR, _END = 256 + 0xFF, 256 + 0xFE
+#: parts of statements that are looked at, or refused, as a whole
+_PARTS = frozenset(
+    {wire.CREATE_FILE, wire.APPEND_BLOCK, wire.EXEC_LOAD, wire.DELETE_FILE, wire.NEW_LOAD, wire.BEGIN_LOAD}
+)
+_ROWS_V0 = frozenset({wire.WRITE_V0, wire.UPDATE_V0, wire.DELETE_V0})
+
+
+#: see ``agent.sources.mysql.binlog.reread.Reread.rows_of``
+Reread = Callable[[str, BinlogPosition | None, BinlogPosition], Reader]
+#: tables that cannot be followed from a Ts on, and why
+Hold = Callable[[Sequence[tuple[str, str]], str, Ts], DdlRecord | None]
+#: the tables of ours that a statement names, by its default database
+Mentioned = Callable[[str, str], Sequence[tuple[str, str]]]
+
+
+class RareEvents:
+    """``known`` gives the schema of a table that the binlog has not declared yet, if anybody knows it. ``interpret``
+    tells what a definition does to the tables, or None where it does nothing to ours. ``reread`` brings the rows of a
+    prepared transaction, by its name, its place if that is known, and the place where it is committed. ``hold`` makes a
+    record of tables that cannot be followed; ``mentioned``: tables of ours that a statement names."""
+
+    def __init__(
+        self,
+        target: Target,
+        state: Ints,
+        *,
+        declarations: Declarations,
+        progress: Progress,
+        rolled_back: RolledBack,
+        known: Callable[[str, str], TableSchema | None],
+        interpret: Callable[[DdlEvent], DdlRecord | None],
+        reread: Reread,
+        hold: Hold,
+        mentioned: Mentioned,
+        folds_names: bool = False,
+    ) -> None:
+        self._target = target
+        self._state = state
+        self._declarations = declarations
+        self._progress = progress
+        self._known = known
+        self._interpret = interpret
+        self._folds_names = folds_names
+        self._reread = reread
+        self._hold = hold
+        self._mentioned = mentioned
+        self.dropping = Dropping(state, rolled_back, lambda: f"{target} ({self._place()})")
+        #: the name of what is read again, to be committed
+        self._committing = ""
+        #: what definitions have changed, for the next cut to carry
+        self.ddl: list[DdlRecord] = []
+
+    def handle(self, arena: Arena) -> Reader | None:
+        """Deal with the event that ``split`` stopped at. Returned is what has to be read before what comes behind it.
+
+        :raises SourceError: it means that reading cannot go on.
+        """
+        state = self._state
+        at, end, kind = (int(state[cell]) for cell in (txn.RARE_POS, txn.RARE_END, txn.RARE_TYPE))
+        if kind > 255:
+            raise self._refusal(kind, arena.data[at:end].tobytes())
+        body = self._body(arena, at, end, kind)
+        match kind:
+            case wire.TRANSACTION_PAYLOAD:
+                return Payload(body)
+            case wire.TABLE_MAP:
+                self._declare(body)
+            case wire.QUERY | wire.QUERY_COMPRESSED:
+                query = events.parse_query(body, is_compressed=kind == wire.QUERY_COMPRESSED)
+                return self._handle_query(query, arena, at)
+            case wire.EXECUTE_LOAD:
+                self._hold_written(events.parse_load(body))
+            case wire.XA_PREPARE:
+                return self._handle_prepare(*events.parse_xa_prepare(body), arena)
+            case wire.ROTATE:
+                self._progress.rotate(events.parse_rotate(arena.data[at : self._whole(end)].tobytes()))
+            case wire.FORMAT_DESCRIPTION:
+                self._handle_format(arena.data[at : self._whole(end)].tobytes(), arena)
+            case wire.TAGGED_GTID:
+                self._handle_tagged_gtid(events.parse_tagged_gtid(body), arena, at)
+            case wire.HEARTBEAT_V2:
+                if state[txn.IN_TXN] == txn.CLOSED and (position := events.parse_heartbeat_v2(body)):
+                    txn.resolve(position, int(state[txn.NOW]), state)
+            case _:
+                self._handle_unknown(kind, body, wire.read_u16(arena.data, at + wire.FLAGS_AT))
+        return None
+
+    def take_ddl(self, until: Ts) -> tuple[DdlRecord, ...]:
+        """What has changed up to ``until``; a table that is being filled as it is created waits for its commit."""
+        taken = tuple(record for record in self.ddl if record.ts <= until)
+        self.ddl = [record for record in self.ddl if record.ts > until]
+        return taken
+
+    def finish(self) -> None:
+        """The open transaction is over."""
+        if txn.finish(self._state, self._progress.gtids) == txn.GTIDS_FULL:
+            self._progress.drain()
+            txn.finish(self._state, self._progress.gtids)
+
+    def _whole(self, end: int) -> int:
+        return end + int(self._state[txn.CHECKSUM])
+
+    def _body(self, arena: Arena, at: int, end: int, kind: int) -> bytes:
+        """Behind the header, and verified; rotations and format descriptions look after themselves."""
+        is_checked = self._state[txn.CHECKSUM] and not self._state[txn.BARE]
+        if is_checked and kind not in (wire.ROTATE, wire.FORMAT_DESCRIPTION):
+            event = arena.data[at : self._whole(end)].tobytes()
+            if not events.is_sound(event):
+                raise self.damaged()
+            return event[wire.HEADER_BYTES : -events.CHECKSUM_BYTES]
+        return arena.data[at + wire.HEADER_BYTES : end].tobytes()
+
+    def _handle_query(self, query: Query, arena: Arena, at: int) -> Reader | None:
+        state = self._state
+        if state[txn.IN_TXN] == txn.CLOSED:  # a server that writes no GTIDs
+            self._begin(arena, at, wire.read_u32(arena.data, at) * 1_000_000)
+        statement = sql_text.plain(query.statement)
+        match statements.kind(statement):
+            case Kind.SAVEPOINT:
+                self.dropping.set_savepoint(statements.savepoint(statement))
+            case Kind.ROLLBACK_TO:
+                self.dropping.roll_back_to(statements.savepoint(statement), arena)
+            case Kind.ROLLBACK:
+                self.dropping.drop(0, arena)
+                self.finish()
+            case Kind.COMMIT:
+                self.finish()
+            case Kind.XA_BEGIN:
+                state[txn.IN_TXN], state[txn.PREPARES] = txn.BEGUN, not self._committing
+            case Kind.XA_COMMIT:
+                return self._commit_prepared(statements.xa_name(statement), arena)
+            case Kind.XA_ROLLBACK:
+                self._finish_prepared(statements.xa_name(statement))
+            case Kind.WRITE:
+                self._hold_written(query)
+            case Kind.TRUNCATE | Kind.DDL as kind if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
+                if kind is Kind.DDL or not self._record_truncate(statement, query.database, arena, at):
+                    self._record_ddl(query, second=wire.read_u32(arena.data, at))
+        if state[txn.IN_TXN] == txn.GROUP:
+            self.finish()
+        return None
+
+    def _begin(self, arena: Arena, at: int, time_us: int) -> None:
+        if txn.begin(wire.read_u32(arena.data, at + wire.LENGTH_AT), time_us, self._state) != txn.DONE:
+            raise self.out_of_order()
+
+    def _handle_tagged_gtid(self, gtid: events.TaggedGtid, arena: Arena, at: int) -> None:
+        self._begin(arena, at, gtid.time_us or wire.read_u32(arena.data, at) * 1_000_000)
+        self._progress.open_tagged(gtid)
+
+    def _declare(self, body: bytes) -> None:
+        """A table whose columns nobody can tell any more is held, and its rows are left out."""
+        opened = int(self._state[txn.TXNS])
+        try:
+            self._declarations.declare(body, txn=opened)
+        except TableUnknownError as error:
+            self._hold_tables([error.table], error.reason)
+            self._declarations.declare(body, txn=opened)
+
+    def _hold_tables(self, names: Sequence[tuple[str, str]], reason: str) -> None:
+        if record := self._hold(names, reason, Ts(int(self._state[txn.COMMIT_TS]))):
+            self.ddl.append(record)
+
+    def _record_ddl(self, query: Query, *, second: int) -> None:
+        ts, time_us = self._state[txn.COMMIT_TS], self._state[txn.COMMIT_TIME]
+        session = replace(query.session, second=second)
+        event = DdlEvent(Ts(int(ts)), query.database, query.statement, int(time_us) / 1e6, session)
+        if record := self._interpret(event):
+            self.ddl.append(record)
+        # where names come from elsewhere the same table map may mean another table now
+        self._declarations.reconsider()
+
+    def _record_truncate(self, statement: str, database: str, arena: Arena, at: int) -> bool:
+        """A line of one byte; False where nobody knows the table's columns."""
+        name = self._folded(statements.truncated_table(statement, database))
+        if name is None or not self._declarations.is_wanted(*name):
+            return name is not None
+        # a table that was renamed goes on under the id of its first name, which only they know who know the table
+        schema = self._known(*name)
+        slot = self._declarations.newest_slot(schema.table_id if schema else table_id(*name))
+        if slot == ABSENT:
+            if schema is None:
+                return False
+            slot = self._declarations.add(schema)
+        state = self._state
+        row = int(state[txn.ROWS])
+        arena.reserve_rows(row + 1)
+        arena.data[at] = wire.TRUNCATED
+        arena.rows[row] = (
+            at,
+            1,
+            slot,
+            state[txn.COMMIT_TS],
+            state[txn.SEQ] << split.SEQ_SHIFT,
+            state[txn.COMMIT_TIME],
+        )
+        state[txn.SEQ] += 1
+        state[txn.ROWS] += 1
+        return True
+
+    def _folded(self, name: tuple[str, str] | None) -> tuple[str, str] | None:
+        return (name[0].lower(), name[1].lower()) if name and self._folds_names else name
+
+    def _hold_written(self, query: Query) -> None:
+        """A change of rows as a statement: nobody can tell what became of the tables that it names."""
+        if not self._state[txn.SKIPPING] and (names := self._mentioned(query.statement, query.database)):
+            reason = f"a change of it was logged as a statement ({self._place()}), which tells no rows"
+            self._hold_tables(names, f"{reason}; set binlog_format=ROW for all sessions")
+
+    def _handle_prepare(self, commits: bool, name: str, arena: Arena) -> Reader | None:
+        state, ts = self._state, Ts(int(self._state[txn.COMMIT_TS]))
+        if self._committing:
+            self._finish_prepared(self._committing)
+            return None
+        has_overflown = self.dropping.end_overflow()
+        if commits and has_overflown:
+            return self._read_again(name, self._progress.position().place(ts))
+        if not commits and not state[txn.SKIPPING]:
+            # rows that have been left out are not at hand either
+            is_whole = not has_overflown and state[txn.DROP_TS] != ts
+            rows = prepared.take_rows(arena, state) if is_whole else None
+            self.dropping.drop(0, arena)
+            has_rows = rows is None or len(rows.lines) > 0
+            self._progress.prepared.add(name, ts if has_rows else prepared.NO_ROWS, rows)
+        self.finish()
+        return None
+
+    def _commit_prepared(self, name: str, arena: Arena) -> Reader | None:
+        """With its rows, which may be at hand."""
+        state, known = self._state, self._progress.prepared
+        place, rows = known.place(name), known.rows(name)
+        if rows is not None:
+            rows.put_into(arena, state)
+        elif place != prepared.NO_ROWS and not state[txn.SKIPPING]:
+            is_known = place is not None and unpack(place)[2] > FIRST_POSITION
+            return self._read_again(name, self._progress.position().place(place) if place and is_known else None)
+        self._finish_prepared(name)
+        return None
+
+    def _read_again(self, name: str, begin: BinlogPosition | None) -> Reader:
+        """Inside of the open transaction."""
+        state = self._state
+        self._committing = name
+        state[txn.IN_TXN], state[txn.PREPARES] = txn.BEGUN, 0
+        return self._reread(name, begin, self._progress.position().place(Ts(int(state[txn.COMMIT_TS]))))
+
+    def _finish_prepared(self, name: str) -> None:
+        """It is decided: the list and the position change together."""
+        if not self._state[txn.SKIPPING]:
+            self._progress.prepared.remove(name)
+        self._committing = ""
+        self.finish()
+
+    def _handle_format(self, event: bytes, arena: Arena) -> None:
+        form = events.parse_format(event[wire.HEADER_BYTES :])
+        # a server without checksums changes the event as it sends it, and not the checksum that it has all the same
+        if form.checksum_bytes and not events.is_sound(event):
+            raise self.damaged()
+        if not form.is_readable:
+            raise SourceConfigError(
+                f"the binlog of {self._target} ({form.server_version}) has row events of an unknown form; "
+                "Weir reads MySQL from 5.6 and MariaDB from 10.2 on"
+            )
+        if self._state[txn.IN_TXN] != txn.CLOSED:  # the server fell before it was committed
+            self.dropping.end_overflow()
+            self.dropping.drop(0, arena)
+            self._state[txn.IN_TXN] = txn.CLOSED
+        self._state[txn.CHECKSUM] = form.checksum_bytes
+        self._declarations.forget()
+
+    def _handle_unknown(self, kind: int, body: bytes, flags: int) -> None:
+        if kind == wire.INCIDENT:
+            raise PositionLostError(
+                f"the binlog of {self._target} has a gap, says the server ({events.parse_incident(body) or 'no reason'}"
+                f", {self._place()}); {NEW_SNAPSHOT}"
+            )
+        if kind in _PARTS or (flags & wire.FLAG_IGNORABLE and kind not in _ROWS_V0):
+            return
+        raise SourceError(
+            f"{self._target} sent a binlog event of the unknown type {kind} ({self._place()}); report this with the "
+            "server's version"
+        )
+
+    def _refusal(self, kind: int, packet: bytes) -> SourceError:
+        if kind == _ERROR:
+            return refusal(*events.parse_error(packet), self._target)
+        return self.ended() if kind == _END else self.malformed()
+
+    def _place(self) -> str:
+        return str(self._progress.position().binlog)
+
+    def ended(self) -> SourceUnreachableError:
+        return SourceUnreachableError(f"{self._target} ended the binlog; it is opened again")
+
+    def damaged(self) -> SourceUnreachableError:
+        return SourceUnreachableError(
+            f"{self._target} sent an event whose checksum is wrong (behind {self._place()}); it is read again"
+        )
+
+    def malformed(self) -> SourceUnreachableError:
+        return SourceUnreachableError(
+            f"{self._target} sent what is no binlog event (behind {self._place()}); it is read again"
+        )
+
+    def out_of_order(self) -> SourceUnreachableError:
+        return SourceUnreachableError(
+            f"{self._target} began a transaction behind its own position ({self._place()}); the binlog is opened again"
+        )

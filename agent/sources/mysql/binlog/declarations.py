@@ -1,0 +1,123 @@
+"""Which tables the binlog has declared so far, and how the kernels find them.
+
+Pure. A table map declares one version of one table under a number that lasts until the server closes the table. Every
+version gets a *slot*, a small number that the kernels group by. A slot's schema never changes, and a table that gets a
+new version gets a new slot, so that all its events of one slot are one batch.
+
+A server that opens and closes tables all the time gives out ever new numbers for the same versions: they are told by
+their bytes, and numbers that no open transaction uses are forgotten when there are too many.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from agent.kernels.jit import Bytes, Ints
+from agent.rows.schema import TableSchema
+from agent.sources.mysql.binlog import split
+from agent.sources.mysql.binlog.split import ABSENT, UNWANTED
+from agent.sources.mysql.decode.table_name import parse_table_name
+
+#: more table maps than this are kept for an open transaction only
+MAPS_MAX = 1 << 16
+_MAP_ID_BYTES = 6
+
+
+class Declarations:
+    """``is_wanted`` says by schema and name which tables are replicated; events of the others are dropped where they
+    are split. ``describe`` makes a schema of a table map's body."""
+
+    def __init__(self, is_wanted: Callable[[str, str], bool], describe: Callable[[bytes], TableSchema]) -> None:
+        self._is_wanted = is_wanted
+        self._describe = describe
+        #: schema of each slot; only ever appended to
+        self.schemas: list[TableSchema] = []
+        #: the kernels' tables: see ``split.find``
+        self.maps: Ints = np.zeros((256, split.MAP_CELLS), np.int64)
+        self.bodies: Bytes = np.empty(1 << 16, np.uint8)
+        self._used_bytes = 0
+        self._used_maps = 0
+        self._maps_limit = MAPS_MAX
+        self._slots: dict[bytes, int] = {}
+        self._newest: dict[int, int] = {}
+
+    def is_wanted(self, schema_name: str, name: str) -> bool:
+        return self._is_wanted(schema_name, name)
+
+    def slot(self, map_id: int) -> int:
+        """The slot of a table map, ``UNWANTED`` or ``ABSENT``."""
+        line = self.maps[split.find(self.maps, map_id)]
+        return int(line[1]) if line[0] else ABSENT
+
+    def newest_slot(self, table_id: int) -> int:
+        """The slot of a table's newest version, or ``ABSENT``."""
+        return self._newest.get(table_id, ABSENT)
+
+    def declare(self, body: bytes, *, txn: int) -> int:
+        """Take in a table map that the kernels do not know; ``txn`` is the transaction it belongs to."""
+        meaning = body[_MAP_ID_BYTES:]
+        slot = self._slots.get(meaning, ABSENT)
+        if slot == ABSENT or (slot != UNWANTED and slot != self.newest_slot(self.schemas[slot].table_id)):
+            slot = self._slots[meaning] = self._new_slot(body)
+        self._place(body, slot, txn)
+        return slot
+
+    def add(self, schema: TableSchema) -> int:
+        """The slot of a version; the same one again changes nothing."""
+        slot = self.newest_slot(schema.table_id)
+        if slot == ABSENT or self.schemas[slot] != schema:
+            self.schemas.append(schema)
+            slot = self._newest[schema.table_id] = len(self.schemas) - 1
+        return slot
+
+    def forget(self) -> None:
+        """The server has restarted: it gives the same numbers to other tables now."""
+        self.maps[:] = 0
+        self._used_maps = self._used_bytes = 0
+
+    def reconsider(self) -> None:
+        """What makes a schema of bytes has learnt something: look at every table map again."""
+        self._slots.clear()
+        self.forget()
+
+    def _new_slot(self, body: bytes) -> int:
+        if not self._is_wanted(*parse_table_name(body)):
+            return UNWANTED
+        return self.add(self._describe(body))
+
+    def _place(self, body: bytes, slot: int, txn: int) -> None:
+        map_id = int.from_bytes(body[:_MAP_ID_BYTES], "little")
+        self._make_room(len(body), txn)
+        at = self._used_bytes
+        self.bodies[at : at + len(body)] = np.frombuffer(body, np.uint8)
+        self._used_bytes += len(body)
+        line = self.maps[split.find(self.maps, map_id)]
+        self._used_maps += line[0] == 0
+        line[:] = map_id + 1, slot, at, len(body), txn
+
+    def _make_room(self, bytes_count: int, txn: int) -> None:
+        if self._used_maps >= self._maps_limit:
+            self._compact(txn)
+        if 2 * (self._used_maps + 1) > len(self.maps):
+            self._rehash(self.maps[self.maps[:, 0] != 0], 2 * len(self.maps))
+        if self._used_bytes + bytes_count > len(self.bodies):
+            bodies = np.empty(2 * (self._used_bytes + bytes_count), np.uint8)
+            bodies[: self._used_bytes] = self.bodies[: self._used_bytes]
+            self.bodies = bodies
+
+    def _compact(self, txn: int) -> None:
+        """Keep what the open transaction has declared: its rows are still to come."""
+        kept = self.maps[(self.maps[:, 0] != 0) & (self.maps[:, 4] == txn)]
+        pieces = [self.bodies[line[2] : line[2] + line[3]] for line in kept]
+        self._used_bytes = sum(len(piece) for piece in pieces)
+        kept[:, 2] = np.cumsum(kept[:, 3]) - kept[:, 3]
+        if pieces:
+            self.bodies[: self._used_bytes] = np.concatenate(pieces)
+        self._rehash(kept, len(self.maps))
+        self._maps_limit = max(MAPS_MAX, 2 * len(kept))
+
+    def _rehash(self, lines: Ints, size: int) -> None:
+        self.maps = np.zeros((size, split.MAP_CELLS), np.int64)
+        for line in lines:
+            self.maps[split.find(self.maps, int(line[0]) - 1)] = line
+        self._used_maps = len(lines)

@@ -1,0 +1,47 @@
+"""A compressed transaction of MySQL, inflated piece by piece: its events come out as if the server had sent them bare.
+
+However far it inflates, only what fits into the arena is in memory at once, beside the compressed bytes themselves.
+"""
+
+import io
+from typing import Protocol
+
+import zstandard
+
+from agent.errors import DecodeError, SourceConfigError
+from agent.sources.mysql.binlog import events
+
+
+class _Reader(Protocol):
+    def readinto(self, view: memoryview) -> int: ...
+
+
+class Payload:
+    """``body`` of the payload event."""
+
+    def __init__(self, body: bytes) -> None:
+        """:raises SourceConfigError: compressed in a way that is not known."""
+        compression, at = events.parse_payload(body)
+        self._reader = _open(compression, body[at:])
+
+    def read_into(self, view: memoryview) -> int:
+        """Bytes put into ``view``; 0 at the end.
+
+        :raises DecodeError: they are damaged.
+        """
+        try:
+            return self._reader.readinto(view)
+        except zstandard.ZstdError as error:
+            raise DecodeError(
+                f"a compressed transaction cannot be inflated ({error}); check the binlog file"
+            ) from error
+
+
+def _open(compression: int, data: bytes) -> _Reader:
+    if compression == events.ZSTD:
+        return zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
+    if compression == events.UNCOMPRESSED:
+        return io.BytesIO(data)
+    raise SourceConfigError(
+        f"a transaction is compressed in the unknown way {compression}; set binlog_transaction_compression=OFF"
+    )

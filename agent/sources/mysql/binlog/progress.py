@@ -1,0 +1,90 @@
+"""How far a binlog has been read, in the words that the server needs to go on there: file, position, GTID set.
+
+The kernels count GTIDs in a small table; here they become a set, when somebody asks or the table is full. Tagged ones
+(MySQL 8.4), which the kernels do not read, are added when their transaction is over.
+"""
+
+from dataclasses import replace
+from uuid import UUID
+
+import numpy as np
+
+from agent.kernels.jit import Ints
+from agent.sources.mysql.binlog import txn
+from agent.sources.mysql.binlog.events import TaggedGtid
+from agent.sources.mysql.binlog.prepared import Prepared
+from agent.sources.mysql.position.gtid import GtidSet, MariaGtidSet, MysqlGtidSet, parse_gtid_set
+from agent.sources.mysql.position.positions import BinlogPosition, Epoch, SourcePosition, split_file_name, unpack
+from reactor.ids import Ts
+
+_LINES = 64
+_HALF = (1 << 64) - 1
+
+
+class Progress:
+    """Goes on from ``begun``; ``state`` is the kernels' own."""
+
+    def __init__(self, begun: SourcePosition, state: Ints, *, is_mariadb: bool) -> None:
+        self._position = begun
+        self._state = state
+        self._read: GtidSet = parse_gtid_set(begun.gtid, is_mariadb=is_mariadb)
+        self._open: tuple[TaggedGtid, int] | None = None
+        self.prepared = Prepared(begun.prepared)
+        #: the kernels' table: see ``txn.GTID_CELLS``
+        self.gtids: Ints = np.zeros((_LINES, txn.GTID_CELLS), np.int64)
+        self._set_file(begun.file_number)
+
+    def position(self) -> SourcePosition:
+        """Right behind the last transaction that has been read."""
+        self.drain()
+        self._settle_tagged()
+        self.prepared.settle(Ts(int(self._state[txn.RESOLVED])))
+        _, number, position = unpack(int(self._state[txn.RESOLVED]) + 1)  # type: ignore[arg-type]
+        return replace(
+            self._position,
+            file_number=number,
+            position=position,
+            gtid=str(self._read),
+            prepared=self.prepared.entries,
+        )
+
+    def rotate(self, to: BinlogPosition) -> None:
+        """The next event is at ``to``. A file of another name, or with a smaller number, begins an epoch."""
+        base, number = split_file_name(to.file)
+        epoch = self._position.epoch
+        if base != epoch.base or number < self._position.file_number:
+            self.drain()
+            later = Epoch(epoch.number + 1, epoch.server, base, str(self._read))
+            self._position = replace(self._position, epochs=(*self._position.epochs, later))
+        self._position = replace(self._position, file_number=number, digits=len(to.file) - len(base) - 1)
+        self._set_file(number)
+        self._state[txn.POSITION] = to.position
+        if self._state[txn.IN_TXN] == txn.CLOSED:
+            txn.resolve(to.position, int(self._state[txn.COMMIT_TIME]), self._state)
+
+    def open_tagged(self, gtid: TaggedGtid) -> None:
+        """The transaction that has just begun has this one."""
+        self._settle_tagged()
+        self._open = gtid, int(self._state[txn.TXNS])
+
+    def drain(self) -> None:
+        """Empty the kernels' table."""
+        lines = self.gtids[: int(self._state[txn.GTIDS])].tolist()
+        self._state[txn.GTIDS] = 0
+        for a, b, first, last in lines:
+            if isinstance(self._read, MariaGtidSet):
+                self._read = self._read.add(a, b, first)
+            else:
+                self._read = self._read.add(str(UUID(int=(a & _HALF) << 64 | b & _HALF)), first, last)
+
+    def _settle_tagged(self) -> None:
+        if self._open is None:
+            return
+        gtid, opened = self._open
+        if self._state[txn.TXNS] != opened or self._state[txn.IN_TXN] == txn.CLOSED:
+            assert isinstance(self._read, MysqlGtidSet)
+            self._read = self._read.add(gtid.source, gtid.number, gtid.number)
+            self._open = None
+
+    def _set_file(self, number: int) -> None:
+        self._state[txn.FILE] = self._position.epoch.number << 24 | number

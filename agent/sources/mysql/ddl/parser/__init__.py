@@ -1,0 +1,1 @@
+"""Parser of DDL statements: tokens, names, types and definitions. Pure."""

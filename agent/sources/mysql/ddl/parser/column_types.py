@@ -1,0 +1,150 @@
+"""A column as a statement defines it, in the shape in which a table map would declare it. Pure.
+
+Sizes of text depend on its character set, which a statement may leave to the table: where it is not told, that of the
+table's other texts stands in. So a definition read from the server is better, where there is one; what a sink makes of
+the column is the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sqlglot import exp
+
+from agent.rows.schema import Column
+from agent.sources.mysql.decode import charsets, type_names
+from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.values.session import UNKNOWN, Session
+
+_BINARY: Final = 63
+#: float(p) with more is a double
+_FLOAT_BITS_MAX: Final = 24
+_T = exp.DataType.Type
+
+_NUMBERS: Final = {
+    _T.TINYINT: (FieldType.TINY, 0, False),
+    _T.UTINYINT: (FieldType.TINY, 0, True),
+    _T.BOOLEAN: (FieldType.TINY, 0, False),
+    _T.SMALLINT: (FieldType.SHORT, 0, False),
+    _T.USMALLINT: (FieldType.SHORT, 0, True),
+    _T.MEDIUMINT: (FieldType.INT24, 0, False),
+    _T.UMEDIUMINT: (FieldType.INT24, 0, True),
+    _T.INT: (FieldType.LONG, 0, False),
+    _T.UINT: (FieldType.LONG, 0, True),
+    _T.BIGINT: (FieldType.LONGLONG, 0, False),
+    _T.UBIGINT: (FieldType.LONGLONG, 0, True),
+    _T.SERIAL: (FieldType.LONGLONG, 0, True),
+    _T.FLOAT: (FieldType.FLOAT, 4, False),
+    _T.DOUBLE: (FieldType.DOUBLE, 8, False),
+    _T.UDOUBLE: (FieldType.DOUBLE, 8, True),
+    _T.YEAR: (FieldType.YEAR, 0, False),
+    _T.DATE: (FieldType.DATE, 0, False),
+}
+_MOMENTS: Final = {
+    _T.TIME: FieldType.TIME2,
+    _T.DATETIME: FieldType.DATETIME2,
+    _T.TIMESTAMP: FieldType.TIMESTAMP2,
+    _T.TIMESTAMPTZ: FieldType.TIMESTAMP2,
+}
+_STRINGS: Final = {
+    _T.CHAR: (FieldType.STRING, False),
+    _T.NCHAR: (FieldType.STRING, False),
+    _T.BINARY: (FieldType.STRING, True),
+    _T.VARCHAR: (FieldType.VARCHAR, False),
+    _T.NVARCHAR: (FieldType.VARCHAR, False),
+    _T.VARBINARY: (FieldType.VARCHAR, True),
+}
+#: bytes of a value's length, and whether it is bytes
+_BLOBS: Final = {
+    _T.TINYTEXT: (1, False),
+    _T.TEXT: (2, False),
+    _T.MEDIUMTEXT: (3, False),
+    _T.LONGTEXT: (4, False),
+    _T.TINYBLOB: (1, True),
+    _T.BLOB: (2, True),
+    _T.MEDIUMBLOB: (3, True),
+    _T.LONGBLOB: (4, True),
+}
+_BYTES_TYPES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a definition leaves out: the collation of texts, whose server it is, and in whose session it was."""
+
+    collation: int
+    is_mariadb: bool
+    session: Session = UNKNOWN
+
+    @classmethod
+    def of(cls, columns: Sequence[Column], *, is_mariadb: bool, session: Session) -> "Surroundings":
+        """As the texts of these columns have it; utf8mb4 where there are none."""
+        found = (column.collation for column in columns if column.collation not in (0, _BINARY) and not column.members)
+        return cls(next(found, 45), is_mariadb, session)
+
+
+def column_of(name: str, kind: exp.DataType, around: Surroundings) -> Column | None:
+    """The column; None where its type is not known."""
+    column = _column(name, kind, around)
+    if column is None:
+        return None
+    plain = kind.sql("mysql").lower()
+    return replace(column, type_name=plain if plain in _BYTES_TYPES else type_names.name_of(column))
+
+
+def _column(name: str, kind: exp.DataType, around: Surroundings) -> Column | None:
+    this = kind.this
+    if this is _T.FLOAT and [*_sizes(kind), 0][0] > _FLOAT_BITS_MAX:
+        this = _T.DOUBLE
+    if this in _NUMBERS:
+        type_id, modifier, is_unsigned = _NUMBERS[this]
+        return Column(name, int(type_id), modifier, is_unsigned=is_unsigned)
+    if this in (_T.DECIMAL, _T.UDECIMAL):
+        precision, scale = [*_sizes(kind), 10, 0][:2] if len(_sizes(kind)) != 1 else (_sizes(kind)[0], 0)
+        return Column(name, int(FieldType.DECIMAL), precision << 8 | scale, is_unsigned=this is _T.UDECIMAL)
+    if this in _MOMENTS:
+        return Column(name, int(_MOMENTS[this]), [*_sizes(kind), 0][0])
+    if this in _STRINGS:
+        return _string(name, kind, around)
+    if this in _BLOBS:
+        width, is_bytes = _BLOBS[this]
+        return Column(name, int(FieldType.BLOB), width, collation=_BINARY if is_bytes else around.collation)
+    return _special(name, kind, around)
+
+
+def _special(name: str, kind: exp.DataType, around: Surroundings) -> Column | None:
+    this = kind.this
+    if this in (_T.ENUM, _T.SET):
+        members = tuple(str(item.this) for item in kind.expressions)
+        return _members(name, members, is_set=this is _T.SET, collation=around.collation)
+    if this is _T.BIT:
+        return Column(name, int(FieldType.BIT), [*_sizes(kind), 1][0])
+    if this is _T.JSON:
+        # MariaDB's is a text
+        is_text = around.is_mariadb
+        return Column(name, int(FieldType.BLOB if is_text else FieldType.JSON), 4, collation=46 if is_text else 0)
+    plain = kind.sql("mysql").lower()
+    if plain in _BYTES_TYPES:
+        return Column(name, int(FieldType.STRING), _BYTES_TYPES[plain], collation=_BINARY)
+    if this in (_T.GEOMETRY, _T.POINT, _T.LINESTRING, _T.POLYGON, _T.MULTIPOLYGON, _T.MULTILINESTRING):
+        return Column(name, int(FieldType.GEOMETRY), 4)
+    return None
+
+
+def _string(name: str, kind: exp.DataType, around: Surroundings) -> Column:
+    type_id, is_bytes = _STRINGS[kind.this]
+    length = [*_sizes(kind), 1][0]
+    collation = _BINARY if is_bytes else around.collation
+    width = 1 if is_bytes else charsets.bytes_per_character(charsets.charset_of(collation))
+    return Column(name, int(type_id), length * width, collation=collation)
+
+
+def _members(name: str, members: tuple[str, ...], *, is_set: bool, collation: int) -> Column:
+    if is_set:
+        width = (len(members) + 7) // 8
+        return Column(name, int(FieldType.SET), width if width <= 4 else 8, collation=collation, members=members)
+    return Column(name, int(FieldType.ENUM), 1 if len(members) < 256 else 2, collation=collation, members=members)
+
+
+def _sizes(kind: exp.DataType) -> list[int]:
+    return [int(item.name) for item in kind.expressions if isinstance(item, exp.DataTypeParam) and item.name.isdigit()]

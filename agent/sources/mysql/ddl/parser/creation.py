@@ -1,0 +1,117 @@
+"""Creation: what a CREATE TABLE says behind the table's name. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from agent.sources.mysql.ddl.parser.alteration_words import without_partitions
+from agent.sources.mysql.ddl.parser.alterations import AddColumn, AddKey, Cascade, Convert, Part, Versioning
+from agent.sources.mysql.ddl.parser.column_types import Surroundings
+from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
+from agent.sources.mysql.ddl.parser.definitions import is_column, take_definition
+from agent.sources.mysql.ddl.parser.indexes import column_parts, take_index
+from agent.sources.mysql.ddl.parser.table_options import take_options
+from agent.sources.mysql.decode import charsets
+from agent.sources.mysql.values.session import Session
+
+#: words that begin a query
+_QUERY = ("AS", "SELECT", "WITH", "TABLE", "VALUES", "IGNORE", "REPLACE")
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """``like``: the table that it is made like. ``parts``: columns and keys, None where they cannot be read, or come
+    from a query. ``options``: of the table. ``has_rows``: the statement fills it, by a query."""
+
+    like: Name | None = None
+    parts: tuple[Part, ...] | None = None
+    options: tuple[Part, ...] = ()
+    has_rows: bool = False
+
+    @property
+    def is_versioned(self) -> bool:
+        return any(isinstance(part, Versioning) for part in self.options)
+
+    @property
+    def cascades(self) -> bool:
+        return any(isinstance(part, Cascade) for part in self.parts or ())
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that the server goes by: the primary key, else the first unique one over NOT NULL columns."""
+        parts = self.parts or ()
+        columns = [part.definition for part in parts if isinstance(part, AddColumn)]
+        required = {column.name.lower() for column in columns if column.is_required}
+        keys = [part for part in parts if isinstance(part, AddKey)]
+        for key in sorted(keys, key=lambda key: not key.is_primary):
+            if key.columns and (key.is_primary or {name.lower() for name in key.columns} <= required):
+                return key.columns
+        return ()
+
+    def around(self, them: Surroundings) -> Surroundings | None:
+        """With the character set that the table itself says; None where nobody knows it."""
+        for option in self.options:
+            if isinstance(option, Convert) and option.charset:
+                collation = charsets.collation_of(option.charset)
+                if not collation:
+                    return None
+                them = replace(them, collation=collation)
+        return them
+
+
+def take_creation(cursor: Cursor, database: str, session: Session) -> Creation:
+    """All that is left of a CREATE TABLE behind the table's name."""
+    if cursor.take("LIKE"):
+        return Creation(like=cursor.table(database))
+    parts: tuple[Part, ...] | None = None
+    if cursor.peek().text == "(" and cursor.peek(1).word not in ("SELECT", "WITH", "VALUES"):
+        inside = cursor.group()
+        if inside.take("LIKE"):
+            return Creation(like=inside.table(database))
+        parts = _parts(inside, session)
+    cursor = _without_start(cursor)
+    begin = _query_at(cursor)
+    options = _options(without_partitions(Cursor(cursor.rest[:begin])))
+    if begin is not None:
+        return Creation(options=options or (), has_rows=True)
+    return Creation(None, None if options is None else parts, options or ())
+
+
+def _parts(inside: Cursor, session: Session) -> tuple[Part, ...] | None:
+    try:
+        return tuple(part for item in inside.parts() for part in _item(item, session))
+    except (UnreadableError, ValueError):
+        return None
+
+
+def _item(item: Cursor, session: Session) -> Iterator[Part]:
+    if is_column(item):
+        yield from column_parts(take_definition(item, session))
+    else:
+        yield from take_index(item)
+
+
+def _options(cursor: Cursor) -> tuple[Part, ...] | None:
+    try:
+        return tuple(take_options(cursor))
+    except (UnreadableError, ValueError):
+        return None
+
+
+def _without_start(cursor: Cursor) -> Cursor:
+    """MySQL fills a new table in the transaction that creates it, whose rows are in the log."""
+    tokens = cursor.rest
+    words = [token.word for token in tokens[-2:]]
+    return Cursor(tokens[:-2]) if words == ["START", "TRANSACTION"] else cursor
+
+
+def _query_at(cursor: Cursor) -> int | None:
+    """Where the query begins that fills the table."""
+    depth = 0
+    for at, token in enumerate(cursor.rest):
+        before = cursor.rest[at - 1].text if at else ""
+        is_query = token.word in _QUERY or (token.text == "(" and cursor.peek(at + 1).word in ("SELECT", "WITH"))
+        is_versioning = token.word == "WITH" and cursor.peek(at + 1).word == "SYSTEM"
+        if depth == 0 and before != "=" and is_query and not is_versioning:
+            return at
+        depth += (token.text == "(") - (token.text == ")")
+    return None

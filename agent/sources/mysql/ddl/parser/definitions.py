@@ -1,0 +1,261 @@
+"""Column definition: what a statement says of one column, word by word. Pure.
+
+What matters to a row comes as a ``sqlglot`` node too, for those who read types and defaults. What no row shows
+(comments, checks, storage) is read to know where it ends.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from agent.sources.mysql.ddl.parser.cursor import Cursor, UnreadableError
+from agent.sources.mysql.ddl.parser.tokens import Kind, Token, spelt
+from agent.sources.mysql.ddl.parser.type_words import TypeWords, take_type
+from agent.sources.mysql.values.session import Session
+
+FIRST: Final = ""
+#: a default whose value nobody can read
+_UNREADABLE: Final = exp.Anonymous(this="unreadable")
+#: words with one value behind them, an equals sign between or not
+_VALUED: Final = ("COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE")
+_SRIDS: Final = ("SRID", "REF_SYSTEM_ID")
+#: no column can have these for a name, unless in quotes
+_KEYWORDS: Final = frozenset(
+    {"PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "CHECK", "FOREIGN", "CONSTRAINT", "LIKE"}
+)
+
+
+@dataclass(slots=True)
+class Definition:
+    """``place``: the column that it shall come after, ``FIRST``, or None. ``charset``: the name of a character set or a
+    collation, empty where the table's counts. ``is_required``: NOT NULL. ``generated``: its expression."""
+
+    name: str
+    type: TypeWords
+    charset: str = ""
+    is_required: bool = False
+    is_primary: bool = False
+    is_unique: bool = False
+    is_numbered: bool = False
+    is_compressed: bool = False
+    cascades: bool = False
+    generated: str = ""
+    default: exp.Expr | None = None
+    place: str | None = None
+
+    def node(self) -> exp.ColumnDef:
+        """As sqlglot would have read it."""
+        kinds: list[exp.Expr] = []
+        if self.is_required:
+            kinds.append(exp.NotNullColumnConstraint())
+        if self.is_primary:
+            kinds.append(exp.PrimaryKeyColumnConstraint())
+        if self.is_numbered:
+            kinds.append(exp.AutoIncrementColumnConstraint())
+        if self.generated:
+            kinds.append(exp.ComputedColumnConstraint(this=parsed(self.generated) or _UNREADABLE.copy()))
+        if self.default is not None:
+            kinds.append(exp.DefaultColumnConstraint(this=self.default))
+        return exp.ColumnDef(
+            this=exp.to_identifier(self.name, quoted=True),
+            kind=self.type.data_type(is_binary=self.charset.lower() == "binary"),
+            constraints=[exp.ColumnConstraint(kind=kind) for kind in kinds],
+        )
+
+
+def is_column(cursor: Cursor) -> bool:
+    """Whether a column's definition comes next, and not that of an index or a constraint."""
+    word, behind = cursor.peek().word, cursor.peek(1).word
+    return word not in _KEYWORDS and (word, behind) not in (("PERIOD", "FOR"), ("VECTOR", "INDEX"), ("VECTOR", "KEY"))
+
+
+def take_definition(cursor: Cursor, session: Session) -> Definition:
+    """All that is left.
+
+    :raises UnreadableError: it has words that are not known here.
+    """
+    name = cursor.name()
+    words = take_type(cursor, session)
+    found = Definition(name, words, charset=words.charset)
+    if words.name == "SERIAL":
+        found.is_required = found.is_numbered = found.is_unique = True
+    while cursor:
+        _take_attribute(cursor, found)
+    return found
+
+
+def parsed(expression: str) -> exp.Expr | None:
+    try:
+        found = sqlglot.parse_one(expression, dialect="mysql")
+    except (SqlglotError, RecursionError):
+        return None
+    return found if isinstance(found, exp.Expr) else None
+
+
+def _take_attribute(cursor: Cursor, found: Definition) -> None:
+    word = cursor.next().word
+    match word:
+        case "NOT":
+            _take_not(cursor, found)
+        case "NULL" | "VISIBLE" | "INVISIBLE" | "VIRTUAL" | "STORED" | "PERSISTENT" | "ENFORCED" | "SIGNED":
+            pass
+        case "DEFAULT":
+            found.default = _default(cursor)
+        case "SERIAL":
+            cursor.expect("DEFAULT", "VALUE")
+            found.is_required = found.is_numbered = found.is_unique = True
+        case "ON":
+            cursor.expect("UPDATE")
+            cursor.next()
+            if cursor.peek().text == "(":
+                cursor.group()
+        case "AUTO_INCREMENT":
+            found.is_numbered = True
+        case "UNIQUE":
+            cursor.take("KEY")
+            found.is_unique = True
+        case "PRIMARY" | "KEY":
+            if word == "PRIMARY":
+                cursor.take("KEY")
+            found.is_primary = found.is_required = True
+        case "CHARACTER" | "CHARSET" | "COLLATE" | "BINARY":
+            _take_charset(cursor, word, found)
+        case "GENERATED" | "AS":
+            _take_generated(cursor, word, found)
+        case "FIRST":
+            found.place = FIRST
+        case "AFTER":
+            found.place = cursor.name()
+        case _:
+            _take_unseen(cursor, word, found)
+
+
+def _take_not(cursor: Cursor, found: Definition) -> None:
+    if cursor.take("NULL"):
+        found.is_required = True
+    elif not cursor.take_one("ENFORCED", "SECONDARY"):
+        raise UnreadableError("NOT what?")
+
+
+def _take_charset(cursor: Cursor, word: str, found: Definition) -> None:
+    if word == "BINARY":  # the character set's own collation of bytes
+        return
+    if word == "CHARACTER":
+        cursor.expect("SET")
+    cursor.symbol("=")
+    value = cursor.next().value
+    is_known = word == "COLLATE" and (found.charset or value.lower().startswith("uca1400"))
+    if not is_known and value.upper() != "DEFAULT":
+        found.charset = value
+
+
+def _take_generated(cursor: Cursor, word: str, found: Definition) -> None:
+    if word == "GENERATED":
+        cursor.expect("ALWAYS", "AS")
+    if cursor.peek().text != "(":
+        raise UnreadableError("a column of the rows' history")
+    found.generated = spelt(cursor.expression())
+
+
+def _take_unseen(cursor: Cursor, word: str, found: Definition) -> None:
+    """What no row shows."""
+    if word in (*_VALUED, *_SRIDS):
+        cursor.symbol("=")
+        cursor.next()
+    elif word == "COMPRESSED":
+        found.is_compressed = True
+        if cursor.symbol("="):
+            cursor.next()
+    elif word == "CONSTRAINT":
+        if cursor.peek().word != "CHECK":
+            cursor.name()
+        cursor.expect("CHECK")
+        cursor.group()
+    elif word == "CHECK":
+        cursor.group()
+    elif word == "REFERENCES":
+        found.cascades = take_references(cursor)
+    elif word in ("WITH", "WITHOUT"):
+        cursor.expect("SYSTEM", "VERSIONING")
+    elif cursor.symbol("="):  # an engine's own option
+        cursor.next()
+    else:
+        raise UnreadableError(f"{word or 'a symbol'} is not known in a column")
+
+
+def take_references(cursor: Cursor) -> bool:
+    """Behind REFERENCES; whether rows of the table change with their parents'."""
+    cursor.table("")
+    if cursor.peek().text == "(":
+        cursor.group()
+    cascades = False
+    while True:
+        if cursor.take("MATCH"):
+            cursor.next()
+        elif cursor.peek().word == "ON" and cursor.peek(1).word in ("DELETE", "UPDATE") and _is_action(cursor.peek(2)):
+            cursor.next()
+            cursor.next()
+            cascades = _takes_action(cursor) or cascades
+        else:
+            return cascades
+
+
+def _is_action(token: Token) -> bool:
+    return token.word in ("CASCADE", "SET", "RESTRICT", "NO")
+
+
+def _takes_action(cursor: Cursor) -> bool:
+    word = cursor.next().word
+    if word == "SET":
+        return cursor.next().word in ("NULL", "DEFAULT")
+    if word == "NO":
+        cursor.expect("ACTION")
+    return word == "CASCADE"
+
+
+def _default(cursor: Cursor) -> exp.Expr:
+    tokens = _default_tokens(cursor)
+    return parsed(spelt(tokens)) or _UNREADABLE.copy()
+
+
+def _default_tokens(cursor: Cursor) -> Sequence[Token]:
+    """A constant, a moment, or an expression; MariaDB's need no parentheses around functions."""
+    begin = cursor.rest
+    if cursor.peek().text in ("-", "+"):
+        cursor.next()
+    if cursor.peek().text == "(":
+        cursor.group()
+    elif cursor.take("CASE"):
+        _end_case(cursor)
+    elif cursor.take_one("NEXT", "PREVIOUS"):
+        cursor.expect("VALUE", "FOR")
+        cursor.table("")
+    else:
+        _take_simple(cursor)
+    return begin[: len(begin) - len(cursor.rest)]
+
+
+def _end_case(cursor: Cursor) -> None:
+    depth = 1
+    while depth:
+        word = cursor.next().word
+        depth += (word == "CASE") - (word == "END")
+
+
+def _take_simple(cursor: Cursor) -> None:
+    token = cursor.next()
+    if token.kind is Kind.WORD and cursor.peek().text == "(":
+        cursor.group()
+    elif token.kind is Kind.WORD and cursor.peek().kind is Kind.TEXT and _is_prefix(token):
+        cursor.next()
+    while token.kind is Kind.TEXT and cursor.peek().kind is Kind.TEXT:
+        cursor.next()  # texts side by side are one
+
+
+def _is_prefix(token: Token) -> bool:
+    """The name of a text's character set, or what kind of moment it is."""
+    return token.text.startswith("_") or token.word in ("DATE", "TIME", "TIMESTAMP")

@@ -1,0 +1,342 @@
+"""Table definitions in statements: what a statement that defines tables does to which of them. Pure.
+
+    statement ──► edits: a table is created, altered, renamed, dropped, or can be followed no further
+              └─► ``Unparsed``: a table that has to be looked at, and what is known of its columns all the same
+
+An edit of a table that is known says what its columns are afterwards, as far as a statement can tell, and what rows
+that were there hold in new ones (``table_editor``). An ALTER is read part by part (``alterations``): what cannot be
+read costs its own part only. Indexes, engines, partitions and comments are no edits.
+
+TRUNCATE is no edit either: to the log it is an event of rows.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.rows.schema import TableSchema
+from agent.sources.common.schema_diff import Columns
+from agent.sources.mysql.ddl.parser import sql_text
+from agent.sources.mysql.ddl.parser.alteration_words import take_parts
+from agent.sources.mysql.ddl.parser.alterations import AddKey, Cascade, DropKey, Part, RenameTo, RowsMoved, Versioning
+from agent.sources.mysql.ddl.parser.column_types import Surroundings
+from agent.sources.mysql.ddl.parser.creation import Creation, take_creation
+from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
+from agent.sources.mysql.ddl.table_editor import TableEditor
+from agent.sources.mysql.values.session import UNKNOWN, Session
+
+VERSIONED: Final = "it keeps the history of its rows from here on (SYSTEM VERSIONING), which is mixed into the log"
+CASCADES: Final = "a foreign key changes its rows from here on, and the server does not log that"
+HASHED: Final = "it has a unique key by hash from here on, with a hidden column in the log"
+IGNORED: Final = "ALTER IGNORE may have deleted rows that no event names"
+FILLED: Final = "it was created with rows by a statement, which tells no rows; set binlog_format=ROW for all sessions"
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """``like``: it is made like that one. ``schema``: what the statement says of it, None where it does not.
+    ``reason``: why it cannot be followed, empty where it can."""
+
+    table: Name
+    like: Name | None = None
+    schema: TableSchema | None = None
+    if_absent: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    table: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    table: Name
+    to: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """``schema``: afterwards, under its old name. ``renames``: new column → old; ``untold``: new columns whose values
+    in rows that were there nobody can tell. ``asks_key``: by which key the server goes now, only it can tell.
+    ``required``: columns that it says NOT NULL of."""
+
+    table: Name
+    schema: TableSchema
+    renames: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    fills: Mapping[str, str] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
+    asks_key: bool = False
+    required: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseDropped:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unfollowed:
+    """The table cannot be followed from here on. ``needs_rows``: only if it has any."""
+
+    table: Name
+    reason: str
+    needs_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unparsed:
+    """``table`` has to be looked at. ``columns``: how those that could be read belong to those before."""
+
+    table: Name
+    columns: Columns = field(default_factory=Columns)
+
+
+Edit = Created | Dropped | Renamed | Altered | DatabaseDropped | Unfollowed | Unparsed
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """One statement, as its parts are read. ``fold``: names of tables as the server has them."""
+
+    cursor: Cursor
+    database: str
+    known: Mapping[Name, TableSchema]
+    is_mariadb: bool
+    session: Session
+    fold: Callable[[Name], Name]
+    copies: Collection[Name]
+
+    def table(self) -> Name:
+        return self.fold(self.cursor.table(self.database))
+
+    def around(self, name: Name, schema: TableSchema | None) -> Surroundings:
+        columns = schema.columns if schema else ()
+        session = replace(self.session, second=None) if name in self.copies else self.session
+        return Surroundings.of(columns, is_mariadb=self.is_mariadb, session=session)
+
+
+def parse_ddl(
+    statement: str,
+    database: str,
+    known: Mapping[Name, TableSchema],
+    *,
+    is_mariadb: bool,
+    session: Session = UNKNOWN,
+    folds_names: bool = False,
+    copies: Collection[Name] = (),
+) -> list[Edit]:
+    """``known``: tables whose columns are known; others are none of our concern, unless they come to be.
+
+    In order, as if done one after the other. ``folds_names``: the server has all names of tables in lower case.
+    ``copies``: tables whose rows come later than the statement. What cannot be read concerns all tables that it names.
+    """
+    tokens = sql_text.meant(statement, is_mariadb=is_mariadb)
+    read = _Statement(Cursor(tokens), database, known, is_mariadb, session, _folded if folds_names else _same, copies)
+    try:
+        return list(_edits(read))
+    except (UnreadableError, ValueError):
+        return [Unparsed(name) for name in mentioned(statement, database, known, folds_names=folds_names)]
+
+
+def mentioned(statement: str, database: str, known: Mapping[Name, object], *, folds_names: bool = False) -> list[Name]:
+    """The tables of ``known`` that a statement names anywhere."""
+    tokens = sql_text.meant(statement)
+    fold = _folded if folds_names else _same
+    found = {fold((database, token.name)) for token in tokens if token.name}
+    for first, dot, second in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if dot.text == ".":
+            found.add(fold((first.name, second.name)))
+    return sorted(found & known.keys())
+
+
+def _folded(name: Name) -> Name:
+    return name[0].lower(), name[1].lower()
+
+
+def _same(name: Name) -> Name:
+    return name
+
+
+def _edits(read: _Statement) -> Iterator[Edit]:
+    cursor = read.cursor
+    match cursor.next().word:
+        case "RENAME":
+            if cursor.take_one("TABLE", "TABLES"):
+                yield from _renames(read)
+        case "ALTER":
+            yield from _alter(read)
+        case "CREATE":
+            yield from _create(read)
+        case "DROP":
+            yield from _drop(read)
+
+
+def _renames(read: _Statement) -> list[Edit]:
+    read.cursor.take("IF", "EXISTS")
+    edits: list[Edit] = []
+    while not edits or read.cursor.symbol(","):
+        old = read.table()
+        read.cursor.wait()
+        read.cursor.expect("TO")
+        edits.append(Renamed(old, read.table()))
+    _end(read.cursor)
+    return edits
+
+
+def _drop(read: _Statement) -> Iterator[Edit]:
+    cursor = read.cursor
+    if cursor.take_one("DATABASE", "SCHEMA"):
+        cursor.take("IF", "EXISTS")
+        yield DatabaseDropped(read.fold((cursor.name(), ""))[0])
+    elif cursor.take("INDEX"):
+        cursor.take("IF", "EXISTS")
+        key = DropKey(cursor.name())
+        cursor.expect("ON")
+        yield from _altered(read, read.table(), [key])
+    elif cursor.take_one("TABLE", "TABLES"):
+        cursor.take("IF", "EXISTS")
+        edits = [Dropped(read.table())]
+        while cursor.symbol(","):
+            edits.append(Dropped(read.table()))
+        cursor.wait()
+        cursor.take_one("RESTRICT", "CASCADE")
+        _end(cursor)
+        yield from edits
+
+
+def _create(read: _Statement) -> Iterator[Edit]:
+    cursor = read.cursor
+    replaces = cursor.take("OR", "REPLACE")
+    if cursor.peek().word in ("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "INDEX"):
+        yield from _create_index(read)
+        return
+    if not cursor.take("TABLE"):
+        return
+    if_absent = cursor.take("IF", "NOT", "EXISTS")
+    table = read.table()
+    if replaces:
+        yield Dropped(table)
+    creation = take_creation(cursor, read.database, read.session)
+    if creation.like is not None:
+        yield Created(table, read.fold(creation.like), if_absent=if_absent)
+    else:
+        yield Created(table, None, _schema(read, table, creation), if_absent, _reason(creation))
+
+
+def _reason(creation: Creation) -> str:
+    if creation.has_rows:
+        return FILLED
+    if creation.is_versioned:
+        return VERSIONED
+    return CASCADES if creation.cascades else ""
+
+
+def _schema(read: _Statement, table: Name, creation: Creation) -> TableSchema | None:
+    """None where the definition cannot be read: it is the server's to tell."""
+    if creation.parts is None:
+        return None
+    around = creation.around(read.around(table, None))
+    if around is None:
+        return None
+    editor = TableEditor(TableSchema(0, *table, ()), around)
+    if not editor.alter(creation.parts):
+        return None
+    return editor.keyed(creation.key)
+
+
+def _create_index(read: _Statement) -> Iterator[Edit]:
+    cursor = read.cursor
+    is_unique = cursor.take("UNIQUE")
+    cursor.take_one("FULLTEXT", "SPATIAL", "VECTOR")
+    cursor.expect("INDEX")
+    cursor.take("IF", "NOT", "EXISTS")
+    name = cursor.name()
+    while cursor.take_one("USING", "TYPE"):
+        cursor.next()
+    cursor.wait()
+    cursor.expect("ON")
+    table = read.table()
+    if is_unique:
+        yield from _altered(read, table, [AddKey(name, ())])
+
+
+def _alter(read: _Statement) -> Iterator[Edit]:
+    cursor = read.cursor
+    is_lax = False
+    while word := cursor.take_one("ONLINE", "OFFLINE", "IGNORE"):
+        is_lax = is_lax or word == "IGNORE"
+    if not cursor.take("TABLE"):
+        return
+    cursor.take("IF", "EXISTS")
+    table = read.table()
+    cursor.wait()
+    parts = take_parts(cursor, read.database, read.session)
+    if is_lax and any(isinstance(part, AddKey) for part in parts):
+        yield Unfollowed(table, IGNORED, needs_rows=True)
+    yield from _altered(read, table, parts)
+
+
+def _altered(read: _Statement, table: Name, parts: Sequence[Part]) -> Iterator[Edit]:
+    yield from _consequences(read, table, parts)
+    renames = [read.fold(part.table) for part in parts if isinstance(part, RenameTo)]
+    to = renames[-1] if renames else table
+    moved = [Renamed(table, to)] if renames else []
+    known = read.known.get(table)
+    if known is None:
+        yield from moved
+        return
+    editor = TableEditor(known, read.around(table, known))
+    if not editor.alter(parts):
+        yield from moved
+        yield Unparsed(to, _certain(editor))
+        return
+    if editor.is_changed:
+        yield _of_editor(table, editor)
+    yield from moved
+
+
+def _consequences(read: _Statement, table: Name, parts: Sequence[Part]) -> Iterator[Edit]:
+    """What no later event tells."""
+    for part in parts:
+        match part:
+            case RowsMoved(reason, other, makes, ends):
+                yield Unfollowed(table, reason, needs_rows=other is None)
+                if other is not None and ends:
+                    yield Dropped(read.fold(other))
+                elif other is not None and makes:
+                    yield Created(read.fold(other), None, None, reason=reason)
+                elif other is not None:
+                    yield Unfollowed(read.fold(other), reason)
+            case Versioning():
+                yield Unfollowed(table, VERSIONED)
+            case Cascade():
+                yield Unfollowed(table, CASCADES)
+            case AddKey(is_hashed=True):
+                yield Unfollowed(table, HASHED)
+
+
+def _of_editor(table: Name, editor: TableEditor) -> Altered:
+    columns = editor.columns()
+    return Altered(
+        table,
+        editor.schema,
+        columns.renames,
+        columns.added,
+        columns.fills,
+        editor.untold,
+        asks_key=editor.asks_key,
+        required=columns.required,
+    )
+
+
+def _certain(editor: TableEditor) -> Columns:
+    """Without new columns whose values nobody can tell."""
+    columns = editor.columns()
+    return replace(columns, added=tuple(name for name in columns.added if name not in editor.untold))
+
+
+def _end(cursor: Cursor) -> None:
+    if cursor:
+        raise UnreadableError(f"{cursor.peek().text} is not known here")

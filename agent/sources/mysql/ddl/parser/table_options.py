@@ -1,0 +1,89 @@
+"""Table options: what stands behind the columns of a CREATE TABLE, or between the parts of an ALTER TABLE. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from agent.sources.mysql.ddl.parser.alterations import Convert, Part, RowsMoved, Versioning
+from agent.sources.mysql.ddl.parser.cursor import Cursor, UnreadableError
+
+#: engines that keep no rows, or other ones
+_ROWLESS: Final = frozenset({"BLACKHOLE", "MERGE", "MRG_MYISAM", "FEDERATED", "FEDERATEDX", "CONNECT", "SPIDER"})
+#: options of a table that no row shows, with a value behind each
+_OPTIONS: Final = frozenset(
+    {"AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHECKSUM", "COMMENT", "COMPRESSION", "CONNECTION", "DELAY_KEY_WRITE"}
+    | {"ENCRYPTION", "ENGINE_ATTRIBUTE", "INSERT_METHOD", "KEY_BLOCK_SIZE", "MAX_ROWS", "MIN_ROWS", "PACK_KEYS"}
+    | {"PASSWORD", "ROW_FORMAT", "SECONDARY_ENGINE_ATTRIBUTE", "SECONDARY_ENGINE", "STATS_AUTO_RECALC"}
+    | {"STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "AUTOEXTEND_SIZE", "PAGE_CHECKSUM", "PAGE_COMPRESSED", "SEQUENCE"}
+    | {"PAGE_COMPRESSION_LEVEL", "ENCRYPTED", "ENCRYPTION_KEY_ID", "TRANSACTIONAL", "TABLE_CHECKSUM", "TABLESPACE"}
+    | {"IETF_QUOTES", "ALGORITHM", "LOCK", "START"}
+)
+#: what partitions do without rows that come or go
+_HARMLESS: Final = ("REORGANIZE", "ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR", "COALESCE")
+
+
+def take_options(cursor: Cursor) -> list[Part]:
+    """Options of a table, one behind the other.
+
+    :raises UnreadableError: one is not known here.
+    """
+    found: list[Part] = []
+    while cursor:
+        if not cursor.symbol(","):
+            found += _option(cursor)
+    return found
+
+
+def _option(cursor: Cursor) -> Sequence[Part]:
+    word = cursor.next().word
+    if word in _HARMLESS and cursor.peek().word == "PARTITION":
+        _skip(cursor)
+        return []
+    if word in ("FORCE", "SECONDARY_LOAD", "SECONDARY_UNLOAD"):
+        return []
+    if word in ("WITH", "WITHOUT") and cursor.take("VALIDATION"):
+        return []
+    if word == "WITH" and cursor.take("SYSTEM", "VERSIONING"):
+        return [Versioning()]
+    if word in ("ENABLE", "DISABLE") and cursor.take("KEYS"):
+        return []
+    if word == "ORDER":
+        _skip(cursor)
+        return []
+    if word == "DEFAULT" or word in ("CHARACTER", "CHARSET", "COLLATE"):
+        return [_default_charset(cursor, word)]
+    if word in ("ENGINE", "TYPE"):
+        cursor.symbol("=")
+        engine = cursor.next().value
+        is_rowless = engine.upper() in _ROWLESS
+        return [RowsMoved(f"it went to the engine {engine}, which has other rows or none")] if is_rowless else []
+    if (word in ("DATA", "INDEX") and cursor.take("DIRECTORY")) or word in _OPTIONS:
+        _value(cursor)
+        return []
+    if word == "UNION":
+        cursor.symbol("=")
+        cursor.group()
+        return []
+    if word and cursor.symbol("="):  # an engine's own
+        cursor.next()
+        return []
+    raise UnreadableError(f"{word} is no known option")
+
+
+def _value(cursor: Cursor) -> None:
+    cursor.symbol("=")
+    cursor.next()
+
+
+def _default_charset(cursor: Cursor, word: str) -> Convert:
+    if word == "DEFAULT":
+        word = cursor.next().word
+    if word == "CHARACTER":
+        cursor.expect("SET")
+    cursor.symbol("=")
+    charset = cursor.next().value
+    return Convert("" if charset.upper() == "DEFAULT" else charset, is_default=True)
+
+
+def _skip(cursor: Cursor) -> None:
+    while cursor:
+        cursor.next()

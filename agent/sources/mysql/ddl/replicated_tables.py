@@ -1,0 +1,126 @@
+"""Which tables are ours at one place of the binlog, and what is known of them beyond what the binlog says itself.
+
+A table map with full metadata describes its table but for two things: under which id the table goes here (a renamed one
+keeps its first), and that a string of bytes is a uuid or an IP address. One with less is completed from what is known
+of the table at this place; where that does not fit, nobody knows the names of its columns, and reading ends.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from agent.errors import DecodeError
+from agent.rows.schema import Column, TableSchema, ZeroDates
+from agent.rows.schema_change import KnownTable
+from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
+from agent.sources.mysql.decode.table_name import parse_table_name
+
+
+class TableUnknownError(Exception):
+    """What columns a table has at this place nobody can tell."""
+
+    def __init__(self, table: tuple[str, str], reason: str) -> None:
+        super().__init__(f"{'.'.join(table)}: {reason}")
+        self.table = table
+        self.reason = reason
+
+
+class KnownTables:
+    """By schema and name. The stream asks; whoever reads definitions tells."""
+
+    def __init__(self, tables: Iterable[KnownTable], *, zero_dates: ZeroDates, is_mariadb: bool) -> None:
+        self._zero_dates = zero_dates
+        self._is_mariadb = is_mariadb
+        self._tables = {_name(table): table for table in tables}
+        #: tables by id that are sure to have no rows
+        self._empty: set[int] = set()
+        #: tables that are none of ours, and had rows in the log
+        self._strangers: set[tuple[str, str]] = set()
+
+    @property
+    def by_name(self) -> Mapping[tuple[str, str], KnownTable]:
+        return self._tables
+
+    def put(self, table: KnownTable) -> None:
+        """It is there from now on, or is another than it was."""
+        self._tables = {name: other for name, other in self._tables.items() if not _is_same(other, table)}
+        self._tables[_name(table)] = table
+
+    def drop(self, schema_name: str, name: str) -> None:
+        self._tables.pop((schema_name, name), None)
+
+    def put_new(self, table: KnownTable) -> None:
+        """It begins without rows."""
+        self.put(table)
+        self._empty.add(table.record.table_id)
+
+    def is_empty(self, table_id: int) -> bool:
+        """It was made a while ago, and no event of its rows has come yet."""
+        return table_id in self._empty
+
+    def begin_stranger(self, name: tuple[str, str]) -> None:
+        """A table that is none of ours is new."""
+        self._strangers.discard(name)
+
+    def had_rows(self, name: tuple[str, str]) -> bool:
+        """Whether the log has had rows of this table, which is none of ours."""
+        return name in self._strangers
+
+    def is_wanted(self, schema_name: str, name: str) -> bool:
+        table = self._tables.get((schema_name, name))
+        if table is None:
+            self._strangers.add((schema_name, name))
+        return table is not None and not table.is_held
+
+    def schema_of(self, schema_name: str, name: str) -> TableSchema | None:
+        table = self._tables.get((schema_name, name))
+        return table.schema if table and not table.is_held else None
+
+    def describe(self, body: bytes) -> TableSchema:
+        """The schema that a table map of one of our tables declares.
+
+        :raises TableUnknownError: it leaves out what nobody else knows for sure, or cannot be read.
+        """
+        try:
+            declared = parse_table_map(body, is_mariadb=self._is_mariadb)
+        except DecodeError as error:
+            raise TableUnknownError(parse_table_name(body), str(error)) from error
+        table = self._tables[declared.schema.schema_name, declared.schema.name]
+        self._empty.discard(table.record.table_id)
+        schema = _completed(declared, table.schema)
+        return replace(schema, table_id=table.record.table_id, zero_dates=self._zero_dates)
+
+
+def _name(table: KnownTable) -> tuple[str, str]:
+    return table.record.schema_name, table.record.name
+
+
+def _is_same(one: KnownTable, other: KnownTable) -> bool:
+    return one.record.table_id == other.record.table_id
+
+
+def _completed(declared: TableMap, known: TableSchema | None) -> TableSchema:
+    schema = declared.schema
+    if declared.has_names and declared.has_members:
+        names = {column.name: column for column in known.columns} if known else {}
+        return replace(schema, columns=tuple(_named(column, names.get(column.name)) for column in schema.columns))
+    if known is None or not _fits(schema.columns, known.columns):
+        raise TableUnknownError(
+            (schema.schema_name, schema.name),
+            "the binlog does not name its columns, and they are not those that Weir knows; run: SET GLOBAL "
+            "binlog_row_metadata = 'FULL'",
+        )
+    return known
+
+
+def _fits(declared: tuple[Column, ...], known: tuple[Column, ...]) -> bool:
+    """As many columns, of the same types."""
+    return [(column.type_id, column.modifier) for column in declared] == [
+        (column.type_id, column.modifier) for column in known
+    ]
+
+
+def _named(declared: Column, known: Column | None) -> Column:
+    """With the type's name where the same column had one."""
+    if known is None or (declared.type_id, declared.modifier) != (known.type_id, known.modifier):
+        return declared
+    return replace(declared, type_name=known.type_name)

@@ -1,0 +1,122 @@
+"""What a statement in the binlog is to us, told by its first words.
+
+Pure. With row format only definitions of tables should come as statements. A change of rows that comes as a statement
+is a change that nobody can read: it is told apart here and refused by the stream. What a definition *does* is
+``agent.sources.mysql.ddl.parser.parse``'s business.
+"""
+
+from enum import Enum, auto
+from itertools import islice
+from typing import Final
+
+from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
+from agent.sources.mysql.ddl.parser.tokens import tokens
+
+#: as many tell what a statement is
+_WORDS_MAX: Final = 6
+
+_DEFINING: Final = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"})
+_WRITING: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
+#: words that may stand between CREATE and what is created
+_FILLING: Final = frozenset({"OR", "REPLACE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE", "IGNORE"})
+#: only these have to do with rows; views, routines, users and the like do not
+_CONCERNED: Final = frozenset({"TABLE", "TABLES", "INDEX", "DATABASE", "SCHEMA"})
+
+
+class Kind(Enum):
+    OTHER = auto()
+    #: defines, changes or removes tables, their indexes, or databases
+    DDL = auto()
+    TRUNCATE = auto()
+    #: changes rows
+    WRITE = auto()
+    SAVEPOINT = auto()
+    ROLLBACK_TO = auto()
+    ROLLBACK = auto()
+    COMMIT = auto()
+    XA_BEGIN = auto()
+    XA_END = auto()
+    XA_COMMIT = auto()
+    XA_ROLLBACK = auto()
+
+
+def kind(statement: str) -> Kind:
+    """``statement`` without comments: see ``sql_text.plain``."""
+    words = [token.word for token in islice(tokens(statement), _WORDS_MAX)]
+    match words:
+        case ["SAVEPOINT", *_]:
+            return Kind.SAVEPOINT
+        case ["ROLLBACK", "TO", *_]:
+            return Kind.ROLLBACK_TO
+        case ["ROLLBACK", *_]:
+            return Kind.ROLLBACK
+        case ["COMMIT", *_]:
+            return Kind.COMMIT
+        case ["XA", verb, *_]:
+            return _XA.get(verb, Kind.OTHER)
+        case ["TRUNCATE", *_]:
+            return Kind.TRUNCATE
+        case [verb, *rest] if verb in _DEFINING:
+            return Kind.DDL if _is_concerned(rest) else Kind.OTHER
+        case [verb, *_] if verb in _WRITING:
+            return Kind.WRITE
+    return Kind.OTHER
+
+
+def truncated_table(statement: str, database: str) -> Name | None:
+    """Schema and name of the table that a TRUNCATE empties."""
+    cursor = Cursor(list(tokens(statement)))
+    if not cursor.take("TRUNCATE"):
+        return None
+    cursor.take("TABLE")
+    return _table(cursor, database)
+
+
+def written_table(statement: str, database: str) -> Name | None:
+    """Schema and name of the first table that a statement writes to; None where that is not plain to see."""
+    cursor = Cursor(list(tokens(statement)))
+    verb = cursor.take_one("INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD")
+    while verb == "LOAD" and cursor and not cursor.take("INTO", "TABLE"):
+        cursor.next()
+    while cursor.take_one("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE"):
+        pass
+    if not verb or (verb == "DELETE" and not cursor.take("FROM")):
+        return None
+    cursor.take("INTO")
+    return _table(cursor, database)
+
+
+def savepoint(statement: str) -> str:
+    """The name of the savepoint that is set or gone back to; names differ in more than case."""
+    cursor = Cursor(list(tokens(statement)))
+    cursor.take("ROLLBACK", "TO")
+    cursor.take("SAVEPOINT")
+    return cursor.peek().name.lower()
+
+
+def xa_name(statement: str) -> str:
+    """Everything behind the two words: what tells distributed transactions apart."""
+    return "".join(statement.split()[2:]).upper()
+
+
+def _is_concerned(words: list[str]) -> bool:
+    for word in words:
+        if word not in _FILLING:
+            return word in _CONCERNED
+    return False
+
+
+def _table(cursor: Cursor, database: str) -> Name | None:
+    try:
+        return cursor.table(database)
+    except UnreadableError:
+        return None
+
+
+_XA: Final = {
+    "START": Kind.XA_BEGIN,
+    "BEGIN": Kind.XA_BEGIN,
+    "END": Kind.XA_END,
+    "COMMIT": Kind.XA_COMMIT,
+    "ROLLBACK": Kind.XA_ROLLBACK,
+}

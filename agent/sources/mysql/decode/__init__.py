@@ -1,0 +1,1 @@
+"""Decoding of row events to Arrow."""

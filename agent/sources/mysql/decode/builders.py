@@ -1,0 +1,172 @@
+"""Columns in the making: values come in block by block (``fill``), and ``finish`` gives the Arrow array.
+
+A builder is made for a known number of rows and, where values have lengths of their own, of bytes. Its memory comes
+from Arrow's pool, which keeps pages from one batch to the next. A bitmap of what is NULL is made with the first NULL.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from agent.kernels.jit import Bytes, Ints
+from agent.sources.mysql.decode import kernels_bytes
+from agent.sources.mysql.decode.kernels_numbers import GOOD, fill_validity
+
+#: fills values from a row on; returns the first bad row, or ``GOOD`` minus how many rows it has turned NULL
+Kernel = Callable[..., int]
+_OFFSET_MAX: Final = 2**31 - 1
+NOT_OF_ITS_TYPE: Final = "its bytes are not a value of the column's type"
+
+
+class BadValueError(Exception):
+    """A value that cannot be had; ``row`` is in the batch at hand."""
+
+    def __init__(self, row: int, reason: str = NOT_OF_ITS_TYPE) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
+
+
+class Builder(Protocol):
+    def fill(self, data: Bytes, positions: Ints, first: int, nulls: int) -> None:
+        """Rows ``first`` (a multiple of 8) and on, ``nulls`` of which are NULL. ``positions`` may be changed.
+
+        :raises BadValueError: a value that is not of the column's type.
+        """
+        ...
+
+    def finish(self) -> pa.Array:
+        """:raises BadValueError: a value that is not of the column's type."""
+        ...
+
+
+def allocate(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Room from Arrow's pool, not cleared."""
+    size = np.dtype(dtype).itemsize
+    return np.frombuffer(pa.allocate_buffer(max(count, 1) * size), dtype, max(count, 1))
+
+
+class _Validity:
+    """Which rows have a value."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._bitmap: Bytes | None = None
+        self.nulls = 0
+
+    def note(self, positions: Ints, first: int, nulls: int) -> None:
+        if nulls:
+            if self._bitmap is None:
+                self._bitmap = np.full((self._rows + 7) // 8, 0xFF, np.uint8)
+            self.nulls += fill_validity(positions, self._bitmap, first)
+
+    def array(self, arrow: pa.DataType, *buffers: npt.NDArray[Any]) -> pa.Array:
+        validity = None if self._bitmap is None else pa.py_buffer(self._bitmap)
+        return pa.Array.from_buffers(arrow, self._rows, [validity, *map(pa.py_buffer, buffers)], self.nulls)
+
+
+class Fixed:
+    """Values of one width. ``arguments`` go to the kernel behind the row; a decimal has two words a value."""
+
+    def __init__(
+        self,
+        arrow: pa.DataType,
+        rows: int,
+        kernel: Kernel,
+        dtype: npt.DTypeLike,
+        *arguments: Any,
+        reason: str = NOT_OF_ITS_TYPE,
+    ) -> None:
+        self._arrow = arrow
+        self._kernel, self._arguments, self._reason = kernel, arguments, reason
+        words = 2 if pa.types.is_decimal(arrow) else 1
+        values = allocate(rows * words, dtype)[: rows * words]
+        self.values: npt.NDArray[Any] = values.reshape(rows, 2) if words == 2 else values
+        self.validity = _Validity(rows)
+
+    def fill(self, data: Bytes, positions: Ints, first: int, nulls: int) -> None:
+        result = self._kernel(data, positions, self.values, first, *self._arguments)
+        if result >= 0:
+            raise BadValueError(first + result, self._reason)
+        self.validity.note(positions, first, nulls + GOOD - result)
+
+    def finish(self) -> pa.Array:
+        return self.validity.array(self._arrow, self.values)
+
+
+class Bits:
+    """Booleans."""
+
+    def __init__(self, rows: int, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._bitmap = np.zeros((rows + 7) // 8, np.uint8)
+        self._validity = _Validity(rows)
+
+    def fill(self, data: Bytes, positions: Ints, first: int, nulls: int) -> None:
+        self._kernel(data, positions, self._bitmap, first)
+        self._validity.note(positions, first, nulls)
+
+    def finish(self) -> pa.Array:
+        return self._validity.array(pa.bool_(), self._bitmap)
+
+
+class Values:
+    """Bytes of any length, at most ``size`` in all, without the first ``skip`` of each.
+
+    With ``width`` all values have that many, and zeros are added where the log left them out.
+    """
+
+    def __init__(
+        self, arrow: pa.DataType, rows: int, size: int, *, prefix: int, skip: int = 0, width: int | None = None
+    ) -> None:
+        if size > _OFFSET_MAX:
+            raise BadValueError(0, "more than 2 GiB of one column in one batch; make the log's segments smaller")
+        self._arrow = arrow
+        self._arguments = (prefix, skip if width is None else width)
+        self._kernel: Kernel = kernels_bytes.copy_values if width is None else kernels_bytes.copy_padded
+        self._offsets = allocate(rows + 1, np.int32)
+        self._offsets[0] = 0
+        self._out = allocate(size, np.uint8)
+        self._validity = _Validity(rows)
+
+    def fill(self, data: Bytes, positions: Ints, first: int, nulls: int) -> None:
+        bad = self._kernel(data, positions, *self._arguments, self._offsets, first, self._out)
+        if bad >= 0:
+            raise BadValueError(first + bad)
+        self._validity.note(positions, first, nulls)
+
+    def finish(self) -> pa.Array:
+        return self._validity.array(self._arrow, self._offsets, self._out[: self._offsets[-1]])
+
+
+class Text:
+    """What ``inner`` has made, written out as text by ``write(values, …, offsets, out)``."""
+
+    def __init__(self, inner: Fixed, rows: int, write: Kernel, longest_bytes: int, *arguments: Any) -> None:
+        self._inner, self._rows, self._write = inner, rows, write
+        self._longest_bytes, self._arguments = longest_bytes, arguments
+
+    def fill(self, data: Bytes, positions: Ints, first: int, nulls: int) -> None:
+        self._inner.fill(data, positions, first, nulls)
+
+    def finish(self) -> pa.Array:
+        offsets = allocate(self._rows + 1, np.int32)
+        out = allocate(self._rows * self._longest_bytes, np.uint8)
+        size = self._write(self._inner.values, *self._arguments, offsets, out)
+        return self._inner.validity.array(pa.string(), offsets, out[:size])
+
+
+class Converted:
+    """What ``inner`` has made, as ``convert`` turns it into something else."""
+
+    def __init__(self, inner: Builder, convert: Callable[[pa.Array], pa.Array]) -> None:
+        self._inner, self._convert = inner, convert
+
+    def fill(self, data: Bytes, positions: Ints, first: int, nulls: int) -> None:
+        self._inner.fill(data, positions, first, nulls)
+
+    def finish(self) -> pa.Array:
+        return self._convert(self._inner.finish())

@@ -1,0 +1,201 @@
+"""From the bytes of a column to its text, where that is not a copy: character sets, members, addresses, JSON.
+
+Each takes a finished array of raw values and gives the array that the sink gets. All of it is outside the hot path; a
+column of plain ASCII is passed on as it is whatever its character set.
+"""
+
+import socket
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.sources.mysql.decode import charsets, decimals, kernels_bytes
+from agent.sources.mysql.decode.builders import BadValueError, allocate
+from agent.sources.mysql.decode.decimals import Groups
+from agent.sources.mysql.decode.inflating import inflate
+from agent.sources.mysql.decode.json import binary, kernels
+
+_ASCII_MAX = 127
+_OFFSET_MAX = 2**31 - 1
+_NO_DOCUMENT = "its bytes are not a JSON document"
+#: character sets in which a byte below 128 is not what ASCII says
+_NOT_ASCII: Final = frozenset({"swe7", "ucs2", "utf16", "utf16le", "utf32"})
+
+# A compressed value begins with a byte: the method in the upper four bits, whether zlib's header is missing in one, and
+# in the lowest three how many bytes give the length.
+_METHOD_BITS, _DEFLATE, _RAW, _LENGTH_BYTES = 4, 8, 0x08, 0x07
+
+
+def _buffers(values: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    _, offsets, data = values.buffers()
+    return np.frombuffer(offsets, np.int32)[: len(values) + 1], np.frombuffer(data or b"", np.uint8)
+
+
+def _with_text(values: pa.Array, offsets: npt.NDArray[Any], out: npt.NDArray[Any]) -> pa.Array:
+    """The rows of ``values``, NULL where they are."""
+    buffers = [values.buffers()[0], pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.string(), len(values), buffers, values.null_count)
+
+
+def _is_ascii(data: npt.NDArray[np.uint8]) -> bool:
+    return not data.size or bool(data.max() <= _ASCII_MAX)
+
+
+def utf8(values: pa.Array) -> pa.Array:
+    """Bytes that should be UTF-8."""
+    texts = values.view(pa.string())
+    if not _is_ascii(_buffers(values)[1]):
+        _check_each(texts, "text that is not UTF-8, whatever its column says; repair it at the source")
+    return texts
+
+
+def _check_each(texts: pa.Array, reason: str) -> None:
+    """Validate; where that fails, halve the way to the row that is to blame."""
+    start, rows = 0, len(texts)
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        while rows > 1:
+            half = rows // 2
+            try:
+                texts.slice(start, half).validate(full=True)
+                start, rows = start + half, rows - half
+            except pa.ArrowInvalid:
+                rows = half
+        raise BadValueError(start, reason) from None
+
+
+@lru_cache(maxsize=64)
+def _characters(charset: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+    """The UTF-8 bytes of each byte's character, and where each begins."""
+    encoded = [character.encode() for character in charsets.table(charset)]
+    starts = np.zeros(len(encoded) + 1, np.int32)
+    np.cumsum([len(character) for character in encoded], out=starts[1:])
+    return np.frombuffer(b"".join(encoded), np.uint8), starts
+
+
+def from_single_byte(charset: str) -> Callable[[pa.Array], pa.Array]:
+    def convert(values: pa.Array) -> pa.Array:
+        offsets, data = _buffers(values)
+        if charset not in _NOT_ASCII and _is_ascii(data):
+            return values.view(pa.string())
+        characters, starts = _characters(charset)
+        out_offsets = allocate(len(values) + 1, np.int32)
+        out = allocate(len(data) * int(np.diff(starts).max()), np.uint8)
+        size = kernels_bytes.translate(data, offsets, characters, starts, out_offsets, out)
+        return _with_text(values, out_offsets, out[:size])
+
+    return convert
+
+
+def from_codec(charset: str) -> Callable[[pa.Array], pa.Array]:
+    named = f"the character set {charset}" if charset else "a character set that is not known"
+    unreadable = f"text in {named} that Weir cannot read; convert the column to utf8mb4"
+
+    def convert(values: pa.Array) -> pa.Array:
+        if charset not in _NOT_ASCII and _is_ascii(_buffers(values)[1]):
+            return values.view(pa.string())
+        if not charsets.is_readable(charset):
+            raise BadValueError(0, unreadable)
+        return _each(values, lambda value: charsets.to_text(charset, value), unreadable)
+
+    return convert
+
+
+def _each(values: pa.Array, read: Callable[[bytes], Any], reason: str, arrow: pa.DataType | None = None) -> pa.Array:
+    """One value after the other."""
+    result: list[Any] = []
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            result.append(None if value is None else read(value))
+        except (ValueError, IndexError, OSError, zlib.error) as error:
+            raise BadValueError(row, f"{reason} ({error})" if str(error) else reason) from None
+    return pa.array(result, arrow or pa.string())
+
+
+def from_members(members: tuple[str, ...]) -> Callable[[pa.Array], pa.Array]:
+    """Enum numbers; 0 is the empty text."""
+    dictionary = pa.array(["", *members], pa.string())
+    return lambda numbers: pa.DictionaryArray.from_arrays(numbers, dictionary).dictionary_decode()
+
+
+def from_member_bits(members: tuple[str, ...]) -> Callable[[pa.Array], pa.Array]:
+    """Sets; few of the possible combinations occur."""
+
+    def convert(bits: pa.Array) -> pa.Array:
+        masks, numbers = np.unique(np.frombuffer(bits.buffers()[1], np.uint64)[: len(bits)], return_inverse=True)
+        names = [",".join(member for i, member in enumerate(members) if int(mask) >> i & 1) for mask in masks]
+        indexes = pa.Array.from_buffers(
+            pa.int64(), len(bits), [bits.buffers()[0], pa.py_buffer(numbers.astype(np.int64))], bits.null_count
+        )
+        return pa.DictionaryArray.from_arrays(indexes, pa.array(names, pa.string())).dictionary_decode()
+
+    return convert
+
+
+def decimal_text(groups: Groups) -> Callable[[pa.Array], pa.Array]:
+    def convert(values: pa.Array) -> pa.Array:
+        offsets, data = _buffers(values)
+        out_offsets = allocate(len(values) + 1, np.int32)
+        out = allocate(len(values) * groups.text_bytes, np.uint8)
+        size = decimals.write_decimals(data, offsets, groups.digits, groups.bytes, groups.scale, out_offsets, out)
+        return _with_text(values, out_offsets, out[:size])
+
+    return convert
+
+
+def uuid_text(values: pa.Array) -> pa.Array:
+    offsets, data = _buffers(values)
+    out_offsets = allocate(len(values) + 1, np.int32)
+    out = allocate(len(values) * kernels_bytes.UUID_TEXT_BYTES, np.uint8)
+    size = kernels_bytes.write_uuids(data, offsets, out_offsets, out)
+    return _with_text(values, out_offsets, out[:size])
+
+
+def inet4_text(values: pa.Array) -> pa.Array:
+    return _each(values, lambda value: socket.inet_ntop(socket.AF_INET, value), "an inet4 that is none")
+
+
+def inet6_text(values: pa.Array) -> pa.Array:
+    return _each(values, lambda value: socket.inet_ntop(socket.AF_INET6, value), "an inet6 that is none")
+
+
+def json(values: pa.Array) -> pa.Array:
+    offsets, data = _buffers(values)
+    out_offsets, is_left = allocate(len(values) + 1, np.int32), np.zeros(len(values), np.bool_)
+    room = len(data) * kernels.GROWTH + len(values) * kernels.SLACK_BYTES
+    if room > _OFFSET_MAX:
+        return _each(values, binary.to_text, _NO_DOCUMENT)
+    out = allocate(room, np.uint8)
+    size = kernels.write_documents(data, offsets, out_offsets, out, is_left)
+    texts = _with_text(values, out_offsets, out[:size])
+    if not _is_ascii(out[:size]):
+        _check_each(texts, _NO_DOCUMENT)
+    rest = np.where(is_left, values.is_valid().to_numpy(zero_copy_only=False), False)
+    if not rest.any():
+        return texts
+    others = _each(pc.if_else(pa.array(rest), values, None), binary.to_text, _NO_DOCUMENT)
+    return pc.if_else(pa.array(rest), others, texts)
+
+
+def decompressed(values: pa.Array) -> pa.Array:
+    """Values of MariaDB's compressed columns."""
+    return _each(values, _decompress, "a compressed value that is damaged", pa.binary())
+
+
+def _decompress(value: bytes) -> bytes:
+    if not value:
+        return b""
+    header = value[0]
+    if header == 0:
+        return value[1:]
+    if header >> _METHOD_BITS != _DEFLATE:
+        raise ValueError(f"compression method {header >> _METHOD_BITS}")
+    start = 1 + (header & _LENGTH_BYTES)
+    return inflate(value[start:], int.from_bytes(value[1:start]), is_raw=bool(header & _RAW))

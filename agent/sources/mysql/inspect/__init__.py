@@ -1,0 +1,1 @@
+"""Inspection of binlog files, for people."""

@@ -1,0 +1,126 @@
+"""A binlog file told event by event, with row changes decoded: what ``log inspect`` shows of one.
+
+Whatever an event holds, the next one is told: one that cannot be read comes with its ``problem``. What people want to
+see and a sink must not have is shown all the same: numbers of enums whose members nobody names, text in a character
+set that nobody names, inserts of which the log has a part.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from agent.errors import DecodeError, SourceError
+from agent.rows.changes import Changes
+from agent.rows.schema import LOG_BATCH, Dialect
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
+from agent.sources.mysql.inspect import event_words, loose_rows
+from agent.sources.mysql.inspect.file import FileEvent, is_mariadb, open_binlog, server_version
+
+_NAMES: Final[Mapping[int, str]] = {
+    number: name.lower().replace("_", " ")
+    for name, number in vars(wire).items()
+    if name.isupper() and not name.startswith("_") and not name.endswith("_AT") and isinstance(number, int)
+    if name not in ("HEADER_BYTES", "TRUNCATED", "DUMMY_MAP") and not name.startswith("FLAG_")
+}
+_MAP_ID_BYTES: Final = 6
+#: what reading bytes may raise that are not what their event says
+_UNREADABLE: Final = (DecodeError, SourceError, ValueError, LookupError, struct.error, zlib.error)
+
+
+@dataclass(frozen=True, slots=True)
+class ToldEvent:
+    """One event. ``what``: what it says, where people can read it. ``changes``: of rows whose table is known.
+    ``problem``: why it cannot be read, or not all of it."""
+
+    event: FileEvent
+    name: str
+    what: str = ""
+    table: str = ""
+    changes: Changes | None = None
+    problem: str = ""
+
+
+def read_events(path: Path, *, skip: int = 0) -> Iterator[ToldEvent]:
+    """From the file's begin, without the first ``skip``.
+
+    :raises SourceConfigError: it is no binlog file.
+    :raises DecodeError: it is cut off or damaged, behind the events that came.
+    """
+    file = open_binlog(path)
+    teller = _Teller(is_mariadb=file.is_mariadb)
+    for number, event in enumerate(file):
+        teller.note(event)
+        if number >= skip:
+            yield teller.told(event)
+
+
+class _Teller:
+    """``note`` sees every event, ``told`` those that are shown."""
+
+    def __init__(self, *, is_mariadb: bool) -> None:
+        self._is_mariadb = is_mariadb
+        self._bodies: dict[bytes, bytes] = {}
+        #: as they are read when somebody asks
+        self._maps: dict[bytes, TableMap] = {}
+
+    def note(self, event: FileEvent) -> None:
+        if event.type == wire.FORMAT_DESCRIPTION:
+            self._is_mariadb = is_mariadb(server_version(event.body))
+        elif event.type == wire.TABLE_MAP:
+            number = event.body[:_MAP_ID_BYTES]
+            if self._bodies.get(number) != event.body:
+                self._bodies[number] = event.body
+                self._maps.pop(number, None)
+
+    def told(self, event: FileEvent) -> ToldEvent:
+        name = _NAMES.get(event.type, f"type {event.type}")
+        if event.damage:
+            return ToldEvent(event, "damage", problem=event.damage)
+        try:
+            if event.type == wire.TABLE_MAP:
+                schema = self._map(event.body[:_MAP_ID_BYTES]).schema
+                columns = ", ".join(f"{column.name} {column.type_name}".strip() for column in schema.columns)
+                return ToldEvent(event, name, columns, schema.qualified_name)
+            if event.type in wire.ROWS:
+                return self._rows(event, name)
+            return ToldEvent(event, name, event_words.words(event))
+        except _UNREADABLE as error:
+            return ToldEvent(event, name, problem=_reason(error))
+
+    def _rows(self, event: FileEvent, name: str) -> ToldEvent:
+        number = event.body[:_MAP_ID_BYTES]
+        if number not in self._bodies:
+            map_id = int.from_bytes(number, "little")
+            what = "the statement ends" if map_id == wire.DUMMY_MAP else f"of table {map_id}, whose map is not here"
+            return ToldEvent(event, name, what)
+        table = self._map(number)
+        try:
+            changes = _decoded(table, event)
+        except _UNREADABLE as error:
+            return ToldEvent(event, name, table=table.schema.qualified_name, problem=_reason(error))
+        return ToldEvent(event, name, table=table.schema.qualified_name, changes=changes)
+
+    def _map(self, number: bytes) -> TableMap:
+        if number not in self._maps:
+            self._maps[number] = parse_table_map(self._bodies[number], is_mariadb=self._is_mariadb)
+        return self._maps[number]
+
+
+def _decoded(known: TableMap, event: FileEvent) -> Changes:
+    schema, line = loose_rows.readable(known.schema, bytes([event.type]) + event.body)
+    assert schema.dialect is Dialect.MYSQL
+    columns = [pa.array([event.at]), pa.array([0]), pa.array([line], pa.large_binary())]
+    return decode(schema, pa.record_batch(columns, schema=LOG_BATCH))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, DecodeError | SourceError):
+        return str(error)
+    return f"its bytes are not those of such an event ({error or type(error).__name__})"

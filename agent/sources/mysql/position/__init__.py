@@ -1,0 +1,1 @@
+"""Positions: file and offset, GTIDs, consistent points, resuming."""

@@ -1,0 +1,274 @@
+"""At which moment rows are read, and where in the binlog that moment lies.
+
+What is asked of a moment depends on how the rows are used (``dump``):
+
+- *A lower bound*, ``settled_place``: every change before it is visible to every snapshot that is opened later. Replay
+  may start there.
+- *An upper bound*, ``current_place``: whatever anybody could read by now was committed before it.
+- *The moment itself*, ``open_readers``: several sessions that see the same state, which is the one at their place: all
+  changes before it, and none after. ``diff`` needs that too, with one session.
+
+Why the end of the binlog is an upper bound only: a transaction is written to the binlog first and made visible by its
+engine afterwards, and between the two a replica may be waited for. Who takes the end of the binlog for a lower bound
+loses a transaction that is just in between: it is before the place, so it is not replayed, and a snapshot opened now
+does not show it.
+
+MariaDB knows the right place by itself: a transaction begun WITH CONSISTENT SNAPSHOT is told exactly which commits it
+sees, without a lock and without a privilege. Two sessions that open one after the other see different states if there
+was a commit between them; so they are opened again until they agree, and on a busy server under ``BACKUP STAGE
+BLOCK_COMMIT``, which holds up commits and nothing else, for as long as opening takes. Without the privilege for that
+(RELOAD) there is one reader.
+
+MySQL has only locks: ``FLUSH TABLES WITH READ LOCK`` (RELOAD), or ``LOCK TABLES … READ`` over the tables at hand where
+that is not granted (LOCK TABLES). Both are given only when no transaction that has changed the tables is under way, be
+it between binlog and engine; so while one is held, what the binlog has about the tables is visible.
+A lock is waited for ``LOCK_WAIT_S`` at most, because others queue behind whoever waits for one.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError
+from agent.sources.mysql.position.gtid import MysqlGtidSet
+from agent.sources.mysql.position.positions import FIRST_POSITION, BinlogPosition, pack, split_file_name
+from agent.sources.mysql.server.connection import Connection, connect
+from agent.sources.mysql.server.grants import no_lock
+from agent.sources.mysql.server.sql import literal, qualified
+from agent.sources.mysql.server.uri import Target
+from reactor.ids import Ts
+
+LOCK_WAIT_S: Final = 10
+#: times that sessions are opened in the hope that nobody commits between them
+_OPENINGS: Final = 10
+_BACKUP_STAGES_SINCE: Final = (10, 4)
+_RENAMED_STATUS_SINCE: Final = (8, 2)
+_EVENTS_AT_ONCE: Final = 10_000
+#: as events are shown: SET @@SESSION.GTID_NEXT= 'uuid:7'
+_GTID_NEXT: Final = re.compile(r"^SET\b.*'(.*)'.*$", re.DOTALL)
+
+#: A snapshot is read to its end, and a reader may wait for its sink; each server knows its own of these.
+_PATIENCE_SQL: Final = "SET SESSION net_write_timeout = 3600, wait_timeout = 86400, innodb_lock_wait_timeout = 50"
+_PATIENCE_MARIADB_SQL: Final = "SET SESSION max_statement_time = 0, idle_transaction_timeout = 0"
+_PATIENCE_MARIADB_READ_SQL: Final = "SET SESSION idle_readonly_transaction_timeout = 0"
+_PATIENCE_MYSQL_SQL: Final = "SET SESSION max_execution_time = 0"
+#: sizes of tables as they are, not as they were a day ago
+_FRESH_STATISTICS_SQL: Final = "SET SESSION information_schema_stats_expiry = 0"
+_FRESH_STATISTICS_SINCE: Final = (8, 0)
+
+_log = structlog.get_logger()
+
+#: schema and name
+Table = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the server's binlog between two transactions, and the GTIDs before it where the server told."""
+
+    binlog: BinlogPosition
+    gtid: str = ""
+
+    def ts(self, epoch: int) -> Ts:
+        """Of the last commit before it: all that are at or below it, and no others, are before this place."""
+        return Ts(pack(epoch, split_file_name(self.binlog.file)[1], self.binlog.position) - 1)
+
+
+def open_reader(target: Target) -> Connection:
+    """A session that may take its time.
+
+    :raises SourceError: the server refuses.
+    """
+    connection = connect(target)
+    try:
+        connection.execute(_PATIENCE_SQL)
+        if connection.is_mariadb:
+            connection.execute(_PATIENCE_MARIADB_SQL)
+            connection.execute(_PATIENCE_MARIADB_READ_SQL)
+        else:
+            connection.execute(_PATIENCE_MYSQL_SQL)
+            if connection.server_version >= _FRESH_STATISTICS_SINCE:
+                connection.execute(_FRESH_STATISTICS_SQL)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def begin_snapshot(connection: Connection) -> None:
+    """From here on the session sees one state of all transactional tables."""
+    connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    connection.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+
+
+def hold_definitions(connection: Connection, tables: Sequence[Table]) -> None:
+    """Keep the tables from being altered, truncated, renamed or dropped for as long as the transaction lasts.
+
+    Nothing is read, so the server need not keep old rows for it.
+
+    :raises SourceError: a table is gone, or is being altered.
+    """
+    connection.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
+    connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    connection.execute("START TRANSACTION READ ONLY")
+    for table in tables:
+        connection.query(f"SELECT 1 FROM {qualified(*table)} LIMIT 0")
+
+
+def current_place(connection: Connection) -> Place:
+    """The end of the binlog: an upper bound of what is visible.
+
+    :raises SourceConfigError: the server writes none.
+    """
+    is_renamed = not connection.is_mariadb and connection.server_version >= _RENAMED_STATUS_SINCE
+    rows = connection.query("SHOW BINARY LOG STATUS" if is_renamed else "SHOW MASTER STATUS")
+    if not rows or not rows[0][0]:
+        raise _no_binlog(connection)
+    file, position, *rest = rows[0]
+    gtid = "" if connection.is_mariadb or len(rest) < 3 else (rest[2] or "").replace("\n", "")
+    return Place(BinlogPosition(str(file), int(position or 0)), gtid)
+
+
+def settled_place(target: Target, tables: Sequence[Table]) -> Place:
+    """A place so that every change of ``tables`` before it is visible to whoever looks from now on.
+
+    :raises SourceError: the server refuses, or a privilege is missing that it cannot be known without.
+    """
+    with open_reader(target) as connection:
+        if connection.is_mariadb:
+            begin_snapshot(connection)
+            return with_gtid(connection, _snapshot_place(connection))
+        with _locked(connection, tables):
+            return current_place(connection)
+
+
+def with_gtid(connection: Connection, place: Place) -> Place:
+    """As MySQL tells a place; a MariaDB is asked."""
+    return Place(place.binlog, gtid_at(connection, place.binlog) or "") if connection.is_mariadb else place
+
+
+def gtid_at(connection: Connection, binlog: BinlogPosition) -> str | None:
+    """The server reads the file up to there, which may take a second. None where there is no such place."""
+    if not connection.is_mariadb:
+        return _gtid_from_events(connection, binlog)
+    [(gtid,)] = connection.query(f"SELECT BINLOG_GTID_POS({literal(binlog.file)}, {binlog.position})")
+    return gtid
+
+
+def _gtid_from_events(connection: Connection, binlog: BinlogPosition) -> str | None:
+    """MySQL has no word for it: what the file begins with, and the GTIDs of all that began before the place."""
+    if binlog.file not in {row[0] for row in connection.query("SHOW BINARY LOGS")}:
+        return None
+    found, at = [], FIRST_POSITION
+    while at < binlog.position:
+        rows = connection.query(f"SHOW BINLOG EVENTS IN {literal(binlog.file)} FROM {at} LIMIT {_EVENTS_AT_ONCE}")
+        for _, begin, kind, _, end, info in rows:
+            if int(begin or 0) < binlog.position and (kind == "Previous_gtids" or str(kind).startswith("Gtid")):
+                found.append(_GTID_NEXT.sub(r"\1", info or ""))
+            at = int(end or 0)
+        if len(rows) < _EVENTS_AT_ONCE:
+            break
+    return str(MysqlGtidSet.parse(",".join(found)))
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Sessions that all see the state at ``place``, and go on doing so until they are closed."""
+
+    place: Place
+    connections: tuple[Connection, ...]
+
+
+@contextmanager
+def open_readers(target: Target, count: int, tables: Sequence[Table]) -> Iterator[Readers]:
+    """At least one session, ``count`` if they can be brought to one state.
+
+    :raises SourceError: the server refuses, or a privilege is missing without which there is no exact state.
+    """
+    with ExitStack() as stack:
+        connections = [stack.enter_context(open_reader(target)) for _ in range(count)]
+        if connections[0].is_mariadb:
+            yield _agreeing(target, connections, tables)
+        else:
+            with connect(target) as locker, _locked(locker, tables):
+                place = current_place(locker)
+                for connection in connections:
+                    begin_snapshot(connection)
+            yield Readers(place, tuple(connections))
+
+
+def _agreeing(target: Target, connections: Sequence[Connection], tables: Sequence[Table]) -> Readers:
+    for _ in range(_OPENINGS):
+        places = _open_all(connections)
+        if len(set(places)) == 1:
+            return Readers(with_gtid(connections[0], places[0]), tuple(connections))
+    try:
+        with connect(target) as locker, _locked(locker, tables):
+            # Where only the tables are locked, others commit, and places differ: any of them is right for the tables.
+            places = _open_all(connections)
+        return Readers(with_gtid(connections[0], places[0]), tuple(connections))
+    except (SourceAuthError, SourceUnreachableError) as error:
+        # Exact all the same, and slower.
+        _log.warning("one reader only: no moment without commits, and no lock", cause=str(error))
+        alone = connections[0]
+        [place] = _open_all([alone])
+        return Readers(with_gtid(alone, place), (alone,))
+
+
+def _open_all(connections: Sequence[Connection]) -> list[Place]:
+    for connection in connections:
+        begin_snapshot(connection)
+    return [_snapshot_place(connection) for connection in connections]
+
+
+def _snapshot_place(connection: Connection) -> Place:
+    """MariaDB: what the session's snapshot shows ends here."""
+    rows = {row[0]: row[1] for row in connection.query("SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'")}
+    file, position = rows.get("Binlog_snapshot_file"), rows.get("Binlog_snapshot_position")
+    if not file or not position:
+        raise _no_binlog(connection)
+    return Place(BinlogPosition(file, int(position)))
+
+
+def _no_binlog(connection: Connection) -> SourceConfigError:
+    return SourceConfigError(f"{connection.target} writes no binlog; set log_bin and restart it")
+
+
+@contextmanager
+def _locked(connection: Connection, tables: Sequence[Table]) -> Iterator[None]:
+    """While this lasts nobody commits a change of the tables, and every commit before it is visible."""
+    connection.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
+    release = _lock_first_of(connection, [_lock_server, lambda at: _lock_tables(at, tables)])
+    try:
+        yield
+    finally:
+        connection.execute(release)
+
+
+def _lock_first_of(connection: Connection, ways: Sequence[Callable[[Connection], str]]) -> str:
+    """Lock in the first way that is granted; returns the statement that releases it."""
+    for way in ways:
+        try:
+            return way(connection)
+        except SourceAuthError:
+            continue
+    raise no_lock(connection)
+
+
+def _lock_server(connection: Connection) -> str:
+    if connection.is_mariadb and connection.server_version >= _BACKUP_STAGES_SINCE:
+        connection.execute("BACKUP STAGE START")
+        connection.execute("BACKUP STAGE BLOCK_COMMIT", timeout_s=2 * LOCK_WAIT_S)
+        return "BACKUP STAGE END"
+    connection.execute("FLUSH TABLES WITH READ LOCK", timeout_s=2 * LOCK_WAIT_S)
+    return "UNLOCK TABLES"
+
+
+def _lock_tables(connection: Connection, tables: Sequence[Table]) -> str:
+    names = ", ".join(f"{qualified(*table)} READ" for table in tables)
+    connection.execute(f"LOCK TABLES {names}", timeout_s=2 * LOCK_WAIT_S)
+    return "UNLOCK TABLES"

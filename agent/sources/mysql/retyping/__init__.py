@@ -1,0 +1,1 @@
+"""Retyping: what values become when their column gets another type, as the server converts them."""

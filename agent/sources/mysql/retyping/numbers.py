@@ -1,0 +1,242 @@
+"""Numbers as a server takes them into another column: rounding, bounds, what it reads out of a text. By value. Pure.
+
+A lax server never refuses a number: what is too large becomes the bound, and a text the number that it begins with. A
+strict server refuses the statement instead, so that only values without loss come here.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any, Final
+
+import numpy as np
+
+from agent.rows.schema import Column
+from agent.sources.mysql.decode import types
+from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.values import moments
+
+Number = int | float | Decimal
+#: what a value becomes; raises ``UnfitError``
+Store = Callable[[Any], Any]
+
+_WIDTHS: Final = {
+    FieldType.TINY: 8,
+    FieldType.SHORT: 16,
+    FieldType.INT24: 24,
+    FieldType.LONG: 32,
+    FieldType.LONGLONG: 64,
+}
+#: every decimal of a server, with room for products
+EXACT: Final = Context(prec=400, Emax=99_999, Emin=-99_999)
+_NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
+_WHOLE: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?\d+)")
+_YEAR: Final = re.compile(r"(\d{4}|\d{1,2})$")
+#: beyond these powers of ten all is the same
+_EXPONENT_MAX: Final = 5_000
+#: more than any column holds
+_DIGITS_MAX: Final = 100
+_HUGE: Final[int] = 10**_DIGITS_MAX
+_INT64_BOUND: Final = 1 << 63
+#: read as a signed number by some servers
+_BY_SIGNED: Final = (FieldType.DECIMAL, FieldType.FLOAT, FieldType.DOUBLE)
+_FIRST_YEAR, _LAST_YEAR = 1901, 2155
+#: FLOATs within these are printed without an exponent by all servers
+_FLOAT_FROM, _FLOAT_TO = 1e-14, 9e13
+_FLOAT_DIGITS, _DOUBLE_DIGITS = 6, 15
+
+
+class UnfitError(ValueError):
+    """What the server makes of this value is not known for sure. The text says why."""
+
+
+def bounds(column: Column) -> tuple[int, int]:
+    """Of a whole number's column."""
+    if column.type_id == FieldType.BIT:
+        return 0, (1 << column.modifier) - 1
+    width = _WIDTHS[FieldType(column.type_id)]
+    return (0, (1 << width) - 1) if column.is_unsigned else (-(1 << width - 1), (1 << width - 1) - 1)
+
+
+def parsed(text: str) -> Decimal:
+    """The number that a text begins with; 0 where it begins with none."""
+    found = _NUMBER.match(text)
+    if found is None:
+        return Decimal(0)
+    digits, _, exponent = found[1].lower().partition("e")
+    if abs(int(exponent or 0)) > _EXPONENT_MAX:
+        raise UnfitError("a number with so large an exponent")
+    return EXACT.create_decimal(found[1]) if exponent else EXACT.create_decimal(digits)
+
+
+def parsed_decimal(value: Decimal | str) -> Decimal:
+    """One with more than 38 digits is a text."""
+    return EXACT.create_decimal(value) if isinstance(value, str) else value
+
+
+def whole_text(column: Column) -> Store:
+    found = re.search(r"\((\d+)\) .*zerofill", column.type_name)
+    places = int(found[1]) if found else 0
+    return lambda value: str(int(value)).rjust(places, "0")
+
+
+def rounded(number: Number, *, source: Column) -> int:
+    """A whole number: decimals go away from zero at a half, floats to the even one."""
+    if isinstance(number, int):
+        return number
+    if isinstance(number, Decimal):
+        if number.adjusted() > _DIGITS_MAX:
+            return -_HUGE if number < 0 else _HUGE
+        return int(number.quantize(Decimal(1), ROUND_HALF_UP, EXACT))
+    if abs(number) >= _INT64_BOUND and source.type_id == FieldType.FLOAT:
+        raise UnfitError("a FLOAT beyond 64 bits")
+    return int(np.rint(number).item())
+
+
+def whole(column: Column, source: Column) -> Store:
+    """Into an integer."""
+    low, high = bounds(column)
+
+    def store(number: Number) -> int:
+        value = rounded(number, source=source)
+        if high >= _INT64_BOUND and value >= _INT64_BOUND and source.type_id in _BY_SIGNED:
+            raise UnfitError("a number beyond 63 bits")
+        return min(max(value, low), high)
+
+    return store
+
+
+def bit(column: Column, source: Column) -> Store:
+    """Into bits: those of 64 that a negative number has."""
+    _, high = bounds(column)
+
+    def store(number: Number) -> int:
+        value = rounded(number, source=source)
+        if not -_INT64_BOUND <= value < _INT64_BOUND and source.type_id in _BY_SIGNED:
+            raise UnfitError("a number beyond 63 bits")
+        if value < 0 and source.type_id == FieldType.DECIMAL:
+            raise UnfitError("a negative DECIMAL")
+        return min(value % (2 * _INT64_BOUND) if value < 0 else value, high)
+
+    return store
+
+
+def whole_prefix(text: str) -> int:
+    """What bits take from a text: no fraction, no exponent."""
+    found = _WHOLE.match(text)
+    if found is None:
+        return 0
+    number = int(found[1])
+    if not -_INT64_BOUND <= number < _INT64_BOUND:
+        raise UnfitError("a number beyond 63 bits")
+    return number
+
+
+def signed_bits(value: int | Decimal) -> int:
+    """Bits as a number that some servers read as a signed one."""
+    number = int(value)
+    if number >= _INT64_BOUND:
+        raise UnfitError("a number beyond 63 bits")
+    return number
+
+
+def year(source: Column) -> Store:
+    def store(number: Number) -> int:
+        value = rounded(number, source=source)
+        if isinstance(number, float) and value != number:
+            raise UnfitError("a fraction of a year")
+        if 1 <= value <= 99:
+            return moments.year_of(value)
+        return value if _FIRST_YEAR <= value <= _LAST_YEAR else 0
+
+    return store
+
+
+def year_of_text(text: str) -> int:
+    text = text.rstrip(" ")
+    if found := _YEAR.match(text):
+        number = int(found[1])
+        if len(found[1]) <= 2:
+            return moments.year_of(number)
+        return number if _FIRST_YEAR <= number <= _LAST_YEAR else 0
+    if not text or _NUMBER.match(text) is None:
+        return 0
+    raise UnfitError("a text that is no year of two or four digits")
+
+
+def decimal(column: Column) -> Store:
+    precision, scale = types.decimal_bounds(column.modifier)
+    unit = Decimal(1).scaleb(-scale)
+    high = Decimal(10**precision - 1).scaleb(-scale, EXACT)
+    low = Decimal(0) if column.is_unsigned else high.copy_negate()
+
+    def store(number: Number) -> Decimal:
+        exact = number if isinstance(number, Decimal) else EXACT.create_decimal(repr(number))
+        found = exact.quantize(unit, ROUND_HALF_UP, EXACT) if exact.adjusted() <= precision else exact
+        found = min(max(found, low), high)
+        return found if found else abs(found)
+
+    return store
+
+
+def real(column: Column) -> Store:
+    """Into a FLOAT or DOUBLE; one of (m,d) is rounded to its digits, which is left to servers."""
+    is_float = column.type_id == FieldType.FLOAT
+    largest = float(np.finfo(np.float32 if is_float else np.float64).max)
+
+    def store(number: Number) -> float:
+        try:
+            value = float(number)
+        except OverflowError:
+            value = math.inf if number > 0 else -math.inf
+        if column.is_unsigned and value < 0:
+            return 0.0
+        value = min(max(value, -largest), largest)
+        return float(np.float32(value)) if is_float else value
+
+    return store
+
+
+def real_text(value: float, column: Column) -> str:
+    """As the server prints it: six digits of a FLOAT, of a DOUBLE as many as tell it from its neighbours."""
+    if places := printed_places(column):
+        return f"{value:.{places}f}"
+    if column.type_id == FieldType.FLOAT:
+        if value and not _FLOAT_FROM <= abs(value) < _FLOAT_TO:
+            raise UnfitError("a FLOAT so large or small")
+        mantissa, _, exponent = f"{value:.{_FLOAT_DIGITS - 1}e}".partition("e")
+    else:
+        mantissa, _, exponent = _scientific(value)
+    negative, digits = mantissa.startswith("-"), mantissa.lstrip("-").replace(".", "").rstrip("0") or "0"
+    text = _laid_out(digits, int(exponent) + 1, value)
+    return f"-{text}" if negative else text
+
+
+def printed_places(column: Column) -> int:
+    """Digits behind the point that a FLOAT(m,d) is always printed with; 0 where it has none."""
+    found = re.search(r"\(\d+,(\d+)\)", column.type_name) if column.type_id != FieldType.DECIMAL else None
+    return int(found[1]) if found else 0
+
+
+def _scientific(value: float) -> tuple[str, str, str]:
+    shortest = Decimal(repr(value))
+    sign, digits, exponent = shortest.as_tuple()
+    text = "".join(map(str, digits)) or "0"
+    assert isinstance(exponent, int), "no infinity is stored"
+    mantissa = ("-" if sign else "") + text
+    return mantissa, "e", str(exponent + len(text) - 1 if any(digits) else 0)
+
+
+def _laid_out(digits: str, point: int, value: float) -> str:
+    """``point``: how many digits are before it."""
+    if value == 0:
+        return "0"
+    if -_DOUBLE_DIGITS < point <= _DOUBLE_DIGITS:
+        if point <= 0:
+            return "0." + "0" * -point + digits
+        if point >= len(digits):
+            return digits + "0" * (point - len(digits))
+        return f"{digits[:point]}.{digits[point:]}"
+    head = digits if len(digits) == 1 else f"{digits[0]}.{digits[1:]}"
+    return f"{head}e{point - 1}"

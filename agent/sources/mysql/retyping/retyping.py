@@ -1,0 +1,195 @@
+"""A column that a statement gives another type: what the values that were there become, as the server converts them.
+
+``conversion`` answers for every pair of columns: they stay as they are (None), there is a function (``Exact``), or
+nobody but the server can tell (``Refused``), and the table is held. A function may refuse single values in the same
+way (``DecodeError``). Most work is done on whole arrays; what is rare, on the distinct values of one.
+
+A strict server ends a statement that would lose something, so that its values are those that any server keeps: one
+function serves both modes.
+"""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.errors import DecodeError
+from agent.rows.schema import Column, TableSchema
+from agent.rows.schema_change import Conversion, Convert, Exact, Refused
+from agent.sources.mysql.decode import types
+from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.retyping import dates
+from agent.sources.mysql.retyping import numbers as retyping_numbers
+from agent.sources.mysql.retyping import texts as retyping_texts
+from agent.sources.mysql.retyping import values as retyping_values
+from agent.sources.mysql.retyping.families import TEMPORAL, Family, family_of, is_same
+from agent.sources.mysql.retyping.numbers import UnfitError
+from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.values import Scalar
+from agent.sources.mysql.values import defaults, fills
+
+_NOT_KNOWN: Final = "Weir does not know what the server makes of {} as {}"
+
+
+def conversions(
+    before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
+) -> dict[str, Conversion]:
+    """See ``dialects.conversions``; nothing where the record has no context, as it was before there was one."""
+    terms = Terms.from_context(context, after.zero_dates)
+    if terms is None:
+        return {}
+    old = {column.name: column for column in before.columns}
+    new = {column.name: column for column in after.columns}
+    return {name: conversion(old[origin], new[name], terms) for name, origin in origins.items() if origin in old}
+
+
+def conversion(before: Column, after: Column, terms: Terms) -> Conversion:
+    """``terms``: of the statement that made the one of the other."""
+    found = _conversion(before, after, terms)
+    if isinstance(found, Refused) or not (after.name in terms.required and not terms.is_strict):
+        return found
+    return _without_nulls(after, found.convert if isinstance(found, Exact) else None, terms)
+
+
+def _conversion(before: Column, after: Column, terms: Terms) -> Conversion:
+    old, new = family_of(before), family_of(after)
+    if is_same(before, after):
+        return None
+    refused = Refused(_NOT_KNOWN.format(before.type_name, after.type_name))
+    try:
+        array = _by_array(before, after, (old, new), terms)
+        if array is not None:
+            return Exact(_named(array, before, after))
+        scalar = retyping_values.by_value(before, after, (old, new), terms)
+    except UnfitError as error:
+        return Refused(f"{refused.reason} ({error})")
+    if scalar is None:
+        return refused
+    return Exact(_named(lambda values: _mapped(values, scalar, _arrow(after, terms)), before, after))
+
+
+def _arrow(column: Column, terms: Terms) -> pa.DataType:
+    return types.arrow_type(column, zero_dates=terms.zero_dates)
+
+
+def _named(convert: Convert, before: Column, after: Column) -> Convert:
+    """With an error that says what it is about."""
+
+    def named(values: pa.Array) -> pa.Array:
+        try:
+            return convert(values)
+        except (UnfitError, pa.ArrowInvalid) as error:
+            reason = str(error).splitlines()[0][:160]
+            raise DecodeError(
+                f"column {after.name} has become {after.type_name} and was {before.type_name}, and what the server "
+                f"makes of a value is not known ({reason}); create the changefeed again for a new snapshot"
+            ) from error
+
+    return named
+
+
+def _mapped(values: pa.Array, scalar: Scalar, arrow: pa.DataType) -> pa.Array:
+    """Each distinct value once."""
+    encoded = values.dictionary_encode()
+    found = [scalar(value) for value in encoded.dictionary.to_pylist()]
+    if pa.types.is_string(arrow):  # a decimal that is too long for one
+        found = [f"{item:f}" if isinstance(item, Decimal) else item for item in found]
+    if pa.types.is_boolean(arrow):
+        found = [None if item is None else bool(item) for item in found]
+    return pa.array(found, arrow).take(encoded.indices)
+
+
+def _without_nulls(after: Column, convert: Convert | None, terms: Terms) -> Conversion:
+    """NOT NULL for the first time: a lax server writes the type's zero."""
+    schema = TableSchema(0, "", "", (after,), zero_dates=terms.zero_dates)
+    text = "" if after.type_id == FieldType.ENUM else defaults.implicit(after)
+    is_known = isinstance(text, str) and after.type_id not in (FieldType.TIMESTAMP2, FieldType.JSON)
+
+    def filled(values: pa.Array) -> pa.Array:
+        found = values if convert is None else convert(values)
+        if not values.null_count:
+            return found
+        if not is_known:
+            raise DecodeError(
+                f"column {after.name} has become NOT NULL, and what the server put for NULL is not known; create the "
+                "changefeed again for a new snapshot"
+            )
+        value = fills.fill_value(schema, after.name, str(text))
+        return pc.if_else(values.is_valid(), found, value)
+
+    return Exact(filled)
+
+
+def _by_array(before: Column, after: Column, families: tuple[Family, Family], terms: Terms) -> Convert | None:
+    """The ways that whole arrays have; None where values are converted one by one.
+
+    :raises UnfitError: there is no way.
+    """
+    old, new = families
+    arrow = _arrow(after, terms)
+    if old in TEMPORAL and new in TEMPORAL:
+        return dates.between(before, after, terms)
+    if old in TEMPORAL:
+        rest = (
+            retyping_values.from_text(before, after, new)
+            if new in (Family.TEXT, Family.BYTES, Family.MEMBERS)
+            else None
+        )
+        if rest is not None:
+            return dates.printed(before, lambda texts: _mapped(texts, rest, arrow), terms)
+        store = retyping_values.number_store(before, after, new)
+        if store is None or (new is Family.YEAR and terms.is_mariadb):
+            raise UnfitError("there is no way from the one to the other")
+        return dates.numbered(
+            before,
+            lambda numbers: _mapped(numbers, store, arrow),
+            terms,
+            is_whole=new in (Family.WHOLE, Family.BIT, Family.YEAR),
+        )
+    if new in TEMPORAL:
+        if old is Family.WHOLE and new is not Family.TIME:
+            return dates.from_numbers(after, terms)
+        if old is Family.TEXT:
+            is_time = new is Family.TIME
+            return (dates.times_from_texts if is_time else dates.from_texts)(after, terms)
+        return None
+    if old is Family.WHOLE and new is Family.WHOLE:
+        (low, high), (new_low, new_high) = retyping_numbers.bounds(before), retyping_numbers.bounds(after)
+        return (lambda values: values.cast(arrow)) if new_low <= low and high <= new_high else None
+    is_double = after.type_id == FieldType.DOUBLE and not after.is_unsigned
+    if old is Family.REAL and is_double and not retyping_numbers.printed_places(after):
+        return lambda values: values.cast(arrow)
+    if old is Family.TEXT and new is Family.TEXT:
+        return _texts(before, after)
+    return None
+
+
+def _texts(before: Column, after: Column) -> Convert:
+    """Texts that are short and plain stay; the others are looked at."""
+    store, limit = retyping_texts.text(after), retyping_texts.length_max(after)
+    is_char = after.type_id == FieldType.STRING
+    size = (
+        pc.utf8_length
+        if retyping_texts.is_short(after)
+        else (lambda texts: pc.multiply(pc.binary_length(texts), retyping_texts.width(after)))
+    )
+
+    def convert(values: pa.Array) -> pa.Array:
+        is_plain = pc.less_equal(size(values), limit)
+        if not retyping_texts.is_complete(after):
+            is_plain = pc.and_(is_plain, pc.string_is_ascii(values))
+        if is_char:
+            is_plain = pc.and_(is_plain, pc.invert(pc.ends_with(values, " ")))
+        if pc.all(is_plain).as_py() is not False:
+            return values
+        return pc.if_else(
+            is_plain,
+            values,
+            _mapped(
+                pc.if_else(is_plain, None, values), lambda value: value if value is None else store(value), values.type
+            ),
+        )
+
+    return convert

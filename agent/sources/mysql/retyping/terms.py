@@ -1,0 +1,73 @@
+"""On which terms a statement gave columns other types: whose server, SQL mode, time zone, and which are NOT NULL now.
+
+They travel in the record of the change (``reactor.records.changefeed.TableChange.context``). A record without them
+was written
+before there were any.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Final, Self
+
+from agent.rows.schema import ZeroDates
+from agent.sources.mysql.values.session import Session
+
+_STRICT: Final = 1 << 21 | 1 << 22
+#: MySQL cuts instead of rounding; MariaDB rounds instead of cutting
+_TRUNCATES, _ROUNDS = 1 << 32, 1 << 34
+_PADS_CHARS: Final = 1 << 31
+_MARIADB, _MYSQL = "mariadb", "mysql"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """``sql_mode``: None where nobody knows, as for a copy that a tool has filled. ``required``: columns that the
+    statement says NOT NULL of."""
+
+    is_mariadb: bool
+    sql_mode: int | None = None
+    time_zone: str = ""
+    required: frozenset[str] = frozenset()
+    zero_dates: ZeroDates = ZeroDates.NULL
+
+    @property
+    def is_strict(self) -> bool:
+        return self.sql_mode is not None and bool(self.sql_mode & _STRICT)
+
+    @property
+    def is_rounded(self) -> bool | None:
+        """What becomes of digits behind the second that have no place; None where nobody knows."""
+        if self.sql_mode is None:
+            return None
+        return bool(self.sql_mode & _ROUNDS) if self.is_mariadb else not self.sql_mode & _TRUNCATES
+
+    @property
+    def pads_chars(self) -> bool:
+        return self.sql_mode is None or bool(self.sql_mode & _PADS_CHARS)
+
+    @property
+    def zone(self) -> tzinfo | None:
+        return Session(time_zone=self.time_zone).zone
+
+    def to_context(self) -> dict[str, str]:
+        fields = {"server": _MARIADB if self.is_mariadb else _MYSQL, "time_zone": self.time_zone}
+        if self.sql_mode is not None:
+            fields["sql_mode"] = str(self.sql_mode)
+        if self.required:
+            fields["required"] = "\n".join(sorted(self.required))
+        return fields
+
+    @classmethod
+    def from_context(cls, fields: Mapping[str, str], zero_dates: ZeroDates) -> Self | None:
+        """None where there are none."""
+        if "server" not in fields:
+            return None
+        required = fields.get("required", "")
+        return cls(
+            fields["server"] == _MARIADB,
+            int(fields["sql_mode"]) if "sql_mode" in fields else None,
+            fields.get("time_zone", ""),
+            frozenset(required.split("\n")) if required else frozenset(),
+            zero_dates,
+        )

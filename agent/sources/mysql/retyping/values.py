@@ -1,0 +1,135 @@
+"""One value of a column as another column takes it: as a number, as a text, or as bytes. Pure.
+
+For whole arrays see ``retyping``; dates and times are its business too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from agent.rows.schema import Column
+from agent.sources.mysql.decode import types
+from agent.sources.mysql.decode.types import FieldType, Kind
+from agent.sources.mysql.retyping import numbers, texts
+from agent.sources.mysql.retyping.families import NUMBERS, Family
+from agent.sources.mysql.retyping.terms import Terms
+
+Scalar = Callable[[Any], Any]
+
+
+def by_value(before: Column, after: Column, families: tuple[Family, Family], terms: Terms) -> Scalar | None:
+    old, new = families
+    if new in (Family.TEXT, Family.BYTES, Family.MEMBERS):
+        return _into_text(before, after, families, terms)
+    if new in NUMBERS:
+        number = _number_of(before, old, new, terms)
+        store = number_store(before, after, new)
+        if types.kind_of(before) is Kind.COMPRESSED:
+            return None
+        if old in (Family.TEXT, Family.BYTES) and new is Family.YEAR:
+            text = _text_of(before, old)
+            return None if text is None else (lambda value: numbers.year_of_text(text(value)))
+        return None if number is None or store is None else (lambda value: store(number(value)))
+    return None
+
+
+def _number_of(before: Column, old: Family, new: Family, terms: Terms) -> Scalar | None:
+    """A value as a number."""
+    match old:
+        case Family.BIT if new is Family.REAL:
+            return numbers.signed_bits
+        case Family.WHOLE | Family.BIT | Family.YEAR:
+            return int
+        case Family.DECIMAL:
+            return numbers.parsed_decimal
+        case Family.REAL:
+            return lambda value: value
+        case Family.MEMBERS:
+            return lambda value: texts.number_of(value, before)
+        case Family.TEXT | Family.BYTES:
+            text = _text_of(before, old)
+            is_whole = new is Family.BIT or (terms.is_mariadb and new is Family.WHOLE)
+            parsed = numbers.whole_prefix if is_whole else numbers.parsed
+            return None if text is None else (lambda value: parsed(text(value)))
+    return None
+
+
+def number_store(before: Column, after: Column, new: Family) -> Scalar | None:
+    match new:
+        case Family.WHOLE:
+            return numbers.whole(after, before)
+        case Family.BIT:
+            return numbers.bit(after, before)
+        case Family.YEAR:
+            return numbers.year(before)
+        case Family.DECIMAL:
+            return numbers.decimal(after)
+        case Family.REAL:
+            return None if numbers.printed_places(after) else numbers.real(after)
+    return None
+
+
+def _text_of(before: Column, old: Family) -> Scalar | None:
+    """A value as the server prints it."""
+    if old in (Family.DECIMAL, Family.REAL) and "zerofill" in before.type_name:
+        return None
+    match old:
+        case Family.WHOLE:
+            return numbers.whole_text(before)
+        case Family.BIT:
+            return lambda value: str(int(value))
+        case Family.YEAR:
+            return lambda value: f"{value:04}"
+        case Family.DECIMAL:
+            return lambda value: value if isinstance(value, str) else f"{value:f}"
+        case Family.REAL:
+            return lambda value: numbers.real_text(value, before)
+        case Family.TEXT | Family.MEMBERS | Family.JSON:
+            return lambda value: value
+        case Family.BYTES:
+            return lambda value: value.decode("latin-1")
+    return None
+
+
+def _into_text(before: Column, after: Column, families: tuple[Family, Family], terms: Terms) -> Scalar | None:
+    old, new = families
+    if old is Family.BYTES and new is Family.TEXT:
+        cut = texts.text(after)
+        return lambda value: cut(texts.decoded(value, after))
+    if old is Family.BYTES and new is Family.BYTES:
+        return texts.binary(after)
+    if FieldType.STRING == before.type_id == after.type_id and before.modifier == after.modifier:
+        return None  # copied as it lies in the row, by some servers
+    if new is Family.MEMBERS and old is Family.BYTES:
+        found = texts.member(after, before)
+        return lambda value: found(texts.plain(value))
+    if new is Family.BYTES and old in (Family.TEXT, Family.MEMBERS):
+        store = texts.binary(after)
+        return lambda value: store(texts.encoded(value, before))
+    if new is Family.MEMBERS and old in (Family.REAL, Family.DECIMAL):
+        return None
+    if new is Family.MEMBERS and (old is Family.BIT or (terms.is_mariadb and old in NUMBERS)):
+        of_number = texts.member_of_number(after)
+        return lambda value: of_number(int(value))
+    if old is Family.BIT and not texts.is_short(after):
+        return _bits_of(before, after, new)
+    text, rest = _text_of(before, old), from_text(before, after, new)
+    return None if text is None or rest is None else (lambda value: rest(text(value)))
+
+
+def _bits_of(before: Column, after: Column, new: Family) -> Scalar:
+    """The bytes in which bits lie."""
+    size = (before.modifier + 7) // 8
+    if new is Family.BYTES:
+        return lambda value: int(value).to_bytes(size)
+    cut = texts.text(after)
+    return lambda value: cut(texts.decoded(int(value).to_bytes(size), after))
+
+
+def from_text(before: Column, after: Column, new: Family) -> Scalar | None:
+    """From a text to what the column holds."""
+    if new is Family.TEXT:
+        return texts.text(after)
+    if new is Family.MEMBERS:
+        return texts.member(after, before)
+    store = texts.binary(after)
+    return lambda value: store(value.encode())

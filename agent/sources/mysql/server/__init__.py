@@ -1,0 +1,1 @@
+"""Server: connection, catalog, grants; everything that is asked in SQL."""

@@ -1,0 +1,31 @@
+"""Which tables a server changes without a word in its binlog: by the actions of their foreign keys.
+
+InnoDB carries out ON DELETE CASCADE and its like below the log, on MariaDB and on MySQL before 9.6; a replica has the
+same foreign keys and does the same, and a sink has not. Newer MySQLs carry them out above it, unless told otherwise.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from agent.sources.mysql.server.connection import Connection
+from agent.sources.mysql.server.sql import qualified
+
+#: a line of SHOW CREATE TABLE, which a user who may SELECT can see, and the catalog's view on MariaDB not
+_ACTION: Final = re.compile(
+    r"^\s*CONSTRAINT .*\bFOREIGN KEY\b.* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b", re.MULTILINE
+)
+
+
+def unlogged_cascades(connection: Connection, tables: Sequence[tuple[str, str]]) -> list[str]:
+    """Those of ``tables`` whose rows change with their parents' and not in the binlog."""
+    if not connection.is_mariadb:
+        rows = connection.query("SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+        if rows and rows[0][1] == "OFF":
+            return []
+    found = []
+    for table in tables:
+        [(_, definition, *_)] = connection.query(f"SHOW CREATE TABLE {qualified(*table)}")
+        if _ACTION.search(str(definition)):
+            found.append(".".join(table))
+    return found

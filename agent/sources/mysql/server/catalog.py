@@ -1,0 +1,252 @@
+"""Table definitions from ``information_schema``, in the shape in which table maps with full metadata declare them.
+
+All columns, in their order: row events have generated columns too, also virtual ones, and invisible ones. A column is
+a key column when the server itself takes it for the primary key: without a declared one, that is the first unique key
+over NOT NULL columns. What the binlog does not say and the catalog does: that a column is a uuid or an IP address.
+
+A definition read here is that of the moment, unless a transaction that has touched the table holds off changes.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final, Protocol
+
+from agent.errors import SourceConfigError
+from agent.rows.schema import Column, Dialect, TableSchema, ZeroDates
+from agent.sources.mysql.decode import type_names
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.server.sql import literal
+
+SYSTEM_SCHEMAS: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+
+_COLUMNS_SQL: Final = """
+SELECT table_schema, table_name, column_name, data_type, column_type, character_octet_length, numeric_precision,
+       numeric_scale, datetime_precision, collation_name, column_key
+  FROM information_schema.columns WHERE {tables} ORDER BY table_schema, table_name, ordinal_position
+"""
+_NAMES_SQL: Final = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type <> 'VIEW'"
+
+_PLAIN: Final = {
+    "tinyint": (FieldType.TINY, 0),
+    "smallint": (FieldType.SHORT, 0),
+    "mediumint": (FieldType.INT24, 0),
+    "int": (FieldType.LONG, 0),
+    "bigint": (FieldType.LONGLONG, 0),
+    "float": (FieldType.FLOAT, 4),
+    "double": (FieldType.DOUBLE, 8),
+    "year": (FieldType.YEAR, 0),
+    "date": (FieldType.DATE, 0),
+    "json": (FieldType.JSON, 4),
+    "vector": (FieldType.VECTOR, 4),
+    # MariaDB's, which are fixed strings of bytes to the log
+    "uuid": (FieldType.STRING, 16),
+    "inet6": (FieldType.STRING, 16),
+    "inet4": (FieldType.STRING, 4),
+}
+_TEMPORAL: Final = {
+    "time": (FieldType.TIME, FieldType.TIME2),
+    "datetime": (FieldType.DATETIME, FieldType.DATETIME2),
+    "timestamp": (FieldType.TIMESTAMP, FieldType.TIMESTAMP2),
+}
+_STRINGS: Final = {
+    "char": FieldType.STRING,
+    "binary": FieldType.STRING,
+    "varchar": FieldType.VARCHAR,
+    "varbinary": FieldType.VARCHAR,
+}
+#: by the bytes of a value's length
+_BLOBS: Final = {
+    f"{size}{kind}": width for kind in ("text", "blob") for width, size in enumerate(("tiny", "", "medium", "long"), 1)
+}
+_GEOMETRIES: Final = frozenset(
+    {
+        "geometry",
+        "point",
+        "linestring",
+        "polygon",
+        "multipoint",
+        "multilinestring",
+        "multipolygon",
+        "geometrycollection",
+        "geomcollection",
+    }
+)
+_NAMED: Final = frozenset({"uuid", "inet4", "inet6"})
+_BINARY_COLLATION: Final = 63
+_MEMBER: Final = re.compile(r"'((?:[^']|'')*)'")
+
+
+class Queries(Protocol):
+    """The part of ``connection.Connection`` that is needed here."""
+
+    @property
+    def is_mariadb(self) -> bool: ...
+
+    def query(self, sql: str) -> Sequence[Sequence[Any]]: ...
+
+
+def read_schemas(
+    connection: Queries, tables: Iterable[tuple[str, str]], *, zero_dates: ZeroDates = ZeroDates.NULL
+) -> dict[int, TableSchema]:
+    """The definitions of the tables (schema, name), by id.
+
+    :raises SourceConfigError: a table is gone, or has a column of a type that Weir does not know.
+    """
+    wanted = sorted(set(tables))
+    collations = _read_collations(connection) if wanted else {}
+    schemas = {}
+    for schema_name, group in groupby(wanted, key=lambda table: table[0]):
+        names = {name for _, name in group}
+        for (found_schema, name), rows in groupby(_column_rows(connection, schema_name, names), key=_table_of):
+            if found_schema == schema_name and name in names:
+                columns = tuple(_column(row[2:], collations, f"{schema_name}.{name}") for row in rows)
+                number = table_id(schema_name, name)
+                schemas[number] = TableSchema(
+                    number, schema_name, name, columns, dialect=Dialect.MYSQL, zero_dates=zero_dates
+                )
+    for schema_name, name in wanted:
+        if table_id(schema_name, name) not in schemas:
+            raise SourceConfigError(f"table {schema_name}.{name} is gone from the source; start the changefeed again")
+    return schemas
+
+
+def names_of(connection: Queries, table_ids: Collection[int]) -> dict[int, tuple[str, str]]:
+    """Schema and name of the tables with these ids; what is gone is not in it."""
+    rows = [(str(schema_name), str(name)) for schema_name, name in connection.query(_NAMES_SQL)]
+    return {number: table for table in rows if (number := table_id(*table)) in table_ids}
+
+
+def _column_rows(connection: Queries, schema_name: str, names: Collection[str]) -> Sequence[Sequence[Any]]:
+    # One name by =: the server then opens that table only.
+    listed = ", ".join(literal(name) for name in sorted(names))
+    which = f"table_name = {listed}" if len(names) == 1 else f"table_name IN ({listed})"
+    return connection.query(_COLUMNS_SQL.format(tables=f"table_schema = {literal(schema_name)} AND {which}"))
+
+
+def _table_of(row: Sequence[Any]) -> tuple[str, str]:
+    return str(row[0]), str(row[1])
+
+
+def _read_collations(connection: Queries) -> dict[str, int]:
+    """Numbers by name. Some of MariaDB's have one for each character set, which only this table tells."""
+    if connection.is_mariadb:
+        table = "information_schema.collation_character_set_applicability"
+        columns = connection.query(
+            "SELECT 1 FROM information_schema.columns WHERE table_schema = 'information_schema' "
+            "AND table_name = 'COLLATION_CHARACTER_SET_APPLICABILITY' AND column_name = 'FULL_COLLATION_NAME'"
+        )
+        if columns:
+            rows = connection.query(f"SELECT full_collation_name, id FROM {table} WHERE id IS NOT NULL")
+            return {str(name): int(number) for name, number in rows}
+    rows = connection.query("SELECT collation_name, id FROM information_schema.collations WHERE id IS NOT NULL")
+    return {str(name): int(number) for name, number in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A line of ``information_schema.columns``, behind the table's name."""
+
+    name: str
+    data_type: str
+    column_type: str
+    octets: int
+    precision: int
+    scale: int
+    fraction: int
+    collation: str
+    key: str
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> "_Described":
+        name, data_type, column_type, *numbers, collation, key = row
+        octets, precision, scale, fraction = (int(value or 0) for value in numbers)
+        return cls(
+            str(name),
+            str(data_type).lower(),
+            str(column_type),
+            octets,
+            precision,
+            scale,
+            fraction,
+            str(collation or ""),
+            str(key),
+        )
+
+    @property
+    def is_old(self) -> bool:
+        """A date with the layout of before MySQL 5.6, which a server keeps until the table is rebuilt."""
+        return "mariadb-5.3" in self.column_type
+
+    @property
+    def is_compressed(self) -> bool:
+        return "COMPRESSED" in self.column_type
+
+    def name_of(self, column: Column) -> str:
+        """The type's name, with what the log does not say of it."""
+        display = self.column_type.partition("(")[2].partition(")")[0]
+        is_zerofill = "zerofill" in self.column_type.split()
+        return type_names.name_of(column, f"({display})" if display else "", is_zerofill=is_zerofill)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return tuple(found.replace("''", "'") for found in _MEMBER.findall(self.column_type))
+
+
+def _column(row: Sequence[Any], collations: dict[str, int], table: str) -> Column:
+    line = _Described.of(row)
+    layout = _layout(line)
+    if layout is None:
+        raise SourceConfigError(
+            f"{table}: column {line.name} has the type {line.data_type}, which Weir does not know; "
+            f"leave the table out by a filter rule !{table}"
+        )
+    type_id, modifier = layout
+    column = Column(
+        line.name,
+        int(type_id),
+        modifier,
+        is_key=line.key == "PRI",
+        is_unsigned="unsigned" in line.column_type.split(),
+        collation=_collation(line, type_id, collations),
+        members=line.members if type_id in (FieldType.ENUM, FieldType.SET) else (),
+    )
+    return replace(column, type_name=line.data_type if line.data_type in _NAMED else line.name_of(column))
+
+
+def _collation(line: _Described, type_id: int, collations: dict[str, int]) -> int:
+    if line.collation:
+        return collations.get(line.collation, 0)
+    is_bytes = type_id in (FieldType.STRING, FieldType.VARCHAR, FieldType.VARCHAR_COMPRESSED)
+    is_blob = type_id in (FieldType.BLOB, FieldType.BLOB_COMPRESSED)
+    return _BINARY_COLLATION if is_bytes or is_blob else 0
+
+
+def _layout(line: _Described) -> tuple[int, int] | None:
+    """Field type and modifier, as ``types`` has them."""
+    kind = line.data_type
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind in _TEMPORAL:
+        old, new = _TEMPORAL[kind]
+        return (old, 0) if line.is_old else (new, line.fraction)
+    if kind in _STRINGS:
+        is_compressed = line.is_compressed
+        return FieldType.VARCHAR_COMPRESSED if is_compressed else _STRINGS[kind], line.octets + is_compressed
+    if kind in _BLOBS:
+        return FieldType.BLOB_COMPRESSED if line.is_compressed else FieldType.BLOB, _BLOBS[kind]
+    if kind in _GEOMETRIES:
+        return FieldType.GEOMETRY, 4
+    match kind:
+        case "decimal":
+            return FieldType.DECIMAL, line.precision << 8 | line.scale
+        case "bit":
+            return FieldType.BIT, line.precision
+        case "enum":
+            return FieldType.ENUM, 1 if len(line.members) < 256 else 2
+        case "set":
+            width = (len(line.members) + 7) // 8
+            return FieldType.SET, width if width <= 4 else 8
+    return None

@@ -1,0 +1,275 @@
+"""One connection to MySQL or MariaDB: from URI to a raw socket behind a finished handshake.
+
+PyMySQL does the handshake (native, caching_sha2 and ed25519 passwords, TLS) and carries commands and small result sets.
+It reads no byte further than the answer it waits for, so whoever asks for a binlog or a large result with
+``send_command`` finds the socket exactly at the first packet of the answer.
+
+Every failure leaves as one line of ``agent.errors``: cause, then cure, and never with a password.
+``agent.sources.mysql.server.uri`` reads the URI; ``agent.sources.mysql.server.refusals`` finds the words for a refusal.
+"""
+
+import contextlib
+import re
+import socket
+import ssl
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pymysql
+from pymysql.constants import COMMAND
+
+from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.sources.mysql.server.refusals import refusal
+from agent.sources.mysql.server.uri import SslMode, Target, parse_uri
+
+Row = tuple[str | None, ...]
+
+#: What every session is set to, so that values in text form have one spelling only.
+_SESSION: Final = "SET SESSION time_zone = '+00:00', sql_mode = '', autocommit = 1"
+#: MySQL can hide the key that it makes for tables without one, and the binlog has it all the same.
+_SHOW_MADE_KEYS: Final = ", show_gipk_in_create_table_and_information_schema = 1"
+_MADE_KEYS_SINCE: Final = (8, 0, 30)
+_QUERY_TIMEOUT_S = 60.0
+_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_TLS_FAILED = 2026
+_LOST = (2006, 2013)
+_ACCESS_DENIED, _LACKS_RIGHT = 1045, 1227
+_REFUSED_PLUGIN = 2061
+
+
+class Connection:
+    """A session. Not for use by two threads at once, except ``abort``."""
+
+    def __init__(self, core: pymysql.connections.Connection, target: Target) -> None:
+        self._core = core
+        self.target = target
+        #: the socket itself (an ``ssl.SSLSocket`` where TLS was agreed): for who reads large answers
+        self.socket: socket.socket = core._sock
+        self.is_mariadb = "mariadb" in core.server_version.lower()
+        self.server_version = _version(core.server_version)
+
+    @property
+    def is_tls(self) -> bool:
+        return isinstance(self.socket, ssl.SSLSocket)
+
+    @property
+    def thread_id(self) -> int:
+        """The server's number of this session."""
+        return int(self._core.thread_id())
+
+    def query(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> list[Row]:
+        """Run one statement and return its rows, every value in text form.
+
+        :raises SourceError: the server refused it, or the connection is gone.
+        """
+        self._core._read_timeout = timeout_s
+        with self._translated():
+            self._core._execute_command(COMMAND.COM_QUERY, sql)
+            self._core._read_query_result()
+            return [_text_row(row) for row in self._core._result.rows or ()]
+
+    def execute(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> None:
+        """Run one statement whose rows nobody wants."""
+        self.query(sql, timeout_s=timeout_s)
+
+    def command(self, code: int, payload: bytes) -> None:
+        """Send a command that answers with OK."""
+        with self._translated():
+            self._core._execute_command(code, payload)
+            self._core._read_packet()
+
+    def send_command(self, code: int, payload: bytes) -> None:
+        """Send a command; on return the socket stands at the first packet of its answer."""
+        with self._translated():
+            self._core._execute_command(code, payload)
+
+    def abort(self) -> None:
+        """Make every call that waits on this connection fail now; may be called from another thread."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Say goodbye if the server still listens, and close. May be called twice."""
+        if self._core.open:
+            self._core._write_timeout = 1.0
+            self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _translated(self) -> "_Translation":
+        return _Translation(self.target)
+
+
+class _Translation:
+    """Whatever PyMySQL raises inside leaves as one of ours."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (pymysql.err.InterfaceError, pymysql.err.InternalError)) and not _code(error):
+            raise _lost(self._target) from error
+        if isinstance(error, pymysql.err.Error):
+            code, message = _code(error), str(error.args[-1])
+            if code in _LOST:
+                raise _lost(self._target) from error
+            # whoever is in already lacks a right and not the password
+            raise refusal(_LACKS_RIGHT if code == _ACCESS_DENIED else code, message, self._target) from error
+        if isinstance(error, OSError):
+            raise _lost(self._target) from error
+
+
+class _OnlyEncrypted:
+    """PyMySQL's door for passwords in clear: shut where the line is not encrypted."""
+
+    def __init__(self, core: pymysql.connections.Connection) -> None:
+        self._core = core
+
+    def authenticate(self, packet: object) -> Any:
+        if not self._core._secure:
+            raise pymysql.err.OperationalError(_REFUSED_PLUGIN, "a password in clear needs ssl-mode=required")
+        self._core.write_packet(self._core.password + b"\0")
+        return self._core._read_packet()
+
+
+def connect(source: str | Target) -> Connection:
+    """Open a session.
+
+    :raises SourceUnreachableError: nobody answers there, or not in time.
+    :raises SourceAuthError: user, password or certificate refused.
+    :raises SourceConfigError: malformed URI, unknown database, TLS that cannot be agreed.
+    """
+    target = parse_uri(source) if isinstance(source, str) else source
+    tls = _tls_options(target)
+    raw = _open_socket(target)
+    try:
+        core = _shake_hands(raw, target, tls)
+    except BaseException:
+        raw.close()
+        raise
+    connection = Connection(core, target)
+    has_made_keys = not connection.is_mariadb and connection.server_version >= _MADE_KEYS_SINCE
+    try:
+        connection.execute(_SESSION + _SHOW_MADE_KEYS if has_made_keys else _SESSION)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _shake_hands(raw: socket.socket, target: Target, tls: dict[str, Any]) -> pymysql.connections.Connection:
+    core = pymysql.connections.Connection(
+        host=target.host,
+        port=target.port,
+        user=target.user,
+        password=target.password.encode(),
+        database=target.database or None,
+        charset="utf8mb4",
+        autocommit=None,
+        conv={},
+        use_unicode=False,
+        program_name="weir",
+        read_timeout=target.connect_timeout_s,
+        write_timeout=target.connect_timeout_s,
+        auth_plugin_map={"mysql_clear_password": _OnlyEncrypted},
+        defer_connect=True,
+        **tls,
+    )
+    core._secure = bool(target.socket)
+    try:
+        core.connect(raw)
+    except pymysql.err.Error as error:
+        raise _handshake_failure(error, target) from error
+    return core
+
+
+def _handshake_failure(error: pymysql.err.Error, target: Target) -> SourceError:
+    cause = getattr(error, "original_exception", None)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return SourceAuthError(
+            f"the certificate of {target} is not trusted ({cause.verify_message}); check ssl-ca and host"
+        )
+    if isinstance(cause, ssl.SSLError):
+        return SourceConfigError(f"no TLS session with {target}: {cause.reason or 'handshake failed'}; check ssl-mode")
+    code = _code(error)
+    if code == _TLS_FAILED:
+        return SourceConfigError(f"{target} does not speak TLS; give it a certificate or use ssl-mode=disabled")
+    if code in (0, 2003, *_LOST):
+        return SourceUnreachableError(f"{target} broke off while connecting; check that MySQL or MariaDB listens there")
+    return refusal(code, str(error.args[-1]), target)
+
+
+def _open_socket(target: Target) -> socket.socket:
+    try:
+        if target.socket:
+            return _open_unix_socket(target)
+        raw = socket.create_connection((target.host, target.port), target.connect_timeout_s)
+    except socket.gaierror as error:
+        raise SourceUnreachableError(f"host {target.host!r} is not known; check the source URI") from error
+    except OSError as error:
+        late = isinstance(error, TimeoutError)
+        reason = "does not answer in time" if late else (error.strerror or str(error)).lower()
+        raise SourceUnreachableError(
+            f"{target} cannot be reached ({reason}); check host and port, and that it runs"
+        ) from error
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):  # not on every platform
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return raw
+
+
+def _open_unix_socket(target: Target) -> socket.socket:
+    raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    raw.settimeout(target.connect_timeout_s)
+    try:
+        raw.connect(target.socket)
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def _tls_options(target: Target) -> dict[str, Any]:
+    """In PyMySQL's terms: told nothing it encrypts where the server can."""
+    if target.ssl_mode is SslMode.DISABLED or target.socket:
+        return {"ssl_disabled": True}
+    if target.ssl_mode is SslMode.PREFERRED:
+        return {}
+    try:
+        context = ssl.create_default_context(cafile=target.ssl_ca or None)
+    except OSError as error:
+        raise SourceConfigError(f"ssl-ca {target.ssl_ca} cannot be read; name a PEM file") from error
+    # certificates that MySQL makes for itself lack what Python 3.13 and later ask for beyond trust
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = target.ssl_mode is SslMode.VERIFY_IDENTITY
+    context.verify_mode = ssl.CERT_NONE if target.ssl_mode is SslMode.REQUIRED else ssl.CERT_REQUIRED
+    return {"ssl": context}
+
+
+def _text_row(row: tuple[bytes | None, ...]) -> Row:
+    return tuple(None if value is None else value.decode(errors="replace") for value in row)
+
+
+def _code(error: BaseException) -> int:
+    return error.args[0] if len(error.args) > 1 and isinstance(error.args[0], int) else 0
+
+
+def _lost(target: Target) -> SourceUnreachableError:
+    return SourceUnreachableError(f"connection to {target} was lost or gave no answer in time; it is tried again")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    # MariaDB hides behind 5.5.5- so that old clients accept its two-digit versions
+    found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", text)
+    return tuple(int(part) for part in found.groups()) if found else (0,)

@@ -1,0 +1,89 @@
+"""What MySQL and MariaDB refuse, in words: from an error number to one of ``agent.errors``, cause and cure in one line.
+
+Pure. The number decides; the server's own message is looked at only where one number stands for several causes: 1236
+is whatever can go wrong while a binlog is sent.
+"""
+
+from typing import Final
+
+from agent.errors import (
+    NEW_SNAPSHOT,
+    PositionLostError,
+    SlotInUseError,
+    SnapshotLostByGCError,
+    SourceAuthError,
+    SourceConfigError,
+    SourceError,
+    SourceUnreachableError,
+)
+from agent.sources.mysql.server.uri import Target
+
+BINLOG_FAILED: Final = 1236
+#: the server goes, or the way to it does: it is tried again
+_PASSING = frozenset({1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927, 2003, 2006, 2013})
+_PRIVILEGE = frozenset({1044, 1142, 1143, 1227, 1370, 3118, 4151})
+
+#: what the texts of 1236 have in common, in small letters: purged, never there, or another server's
+_PURGED = ("purged", "could not find first log file", "missing the gtid", "could not find gtid state")
+_FOREIGN = (
+    "impossible position",
+    "position > file size",
+    "which is not in the master's binlog",
+    "has more gtids",
+    "not the end of",
+    "diverged",
+)
+_DAMAGED = ("truncated in the middle", "event read from binlog did not pass", "bogus data", "corrupt")
+
+
+def refusal(code: int, message: str, target: Target) -> SourceError:
+    """The error to raise for what the server answered."""
+    message = " ".join(message.split()) or "no message"
+    match code:
+        case 1045 | 1698:
+            return SourceAuthError(f"{target} refuses user {target.user} or its password; check the source URI")
+        case 1129 | 1130:
+            return SourceAuthError(f"{target} lets nobody in from this machine ({message}); have the host allowed")
+        case 1820 | 1862 | 4150:
+            return SourceAuthError(f"the password or account of user {target.user} at {target} has expired; renew it")
+        case 1251 | 1275 | 2059 | 2061:
+            return SourceAuthError(
+                f"{target} asks for an authentication Weir lacks ({message}); use caching_sha2_password, "
+                "mysql_native_password or ed25519"
+            )
+        case 1049:
+            return SourceConfigError(f"{target}: there is no such database; check the name after the port")
+        case 1373 | 1789:
+            return SnapshotLostByGCError(f"{target} has purged what comes next ({message}); {NEW_SNAPSHOT}")
+        case _ if code == BINLOG_FAILED:
+            return binlog_refusal(message, target)
+        case _ if code in _PRIVILEGE:
+            return SourceAuthError(f"user {target.user} lacks a privilege on {target} ({message}); have it granted")
+        case _ if code in _PASSING:
+            return SourceUnreachableError(f"{target} is not taking part just now ({message}); it is tried again")
+    return SourceError(f"{target} answered {code}: {message}")
+
+
+def binlog_refusal(message: str, target: Target) -> SourceError:
+    """What stopped the sending of a binlog."""
+    lowered = message.lower()
+    if "same server_uuid" in lowered or "same server_id" in lowered or "same server-id" in lowered:
+        return SlotInUseError(f"{target}: another replica came with our server id ({message}); a new one is taken")
+    if any(text in lowered for text in _PURGED):
+        return SnapshotLostByGCError(f"{target} has purged the binlog that comes next ({message}); {NEW_SNAPSHOT}")
+    if any(text in lowered for text in _FOREIGN):
+        return PositionLostError(f"{target} has not the position where Weir stands ({message}); {NEW_SNAPSHOT}")
+    if any(text in lowered for text in _DAMAGED):
+        return PositionLostError(f"the binlog of {target} is damaged ({message}); {NEW_SNAPSHOT}")
+    if "max_allowed_packet" in lowered:
+        return SourceConfigError(f"{target}: {message}; raise max_allowed_packet there to 1G")
+    if "binary log is not open" in lowered or "not enabled" in lowered:
+        return SourceConfigError(f"{target} writes no binlog; set log_bin and restart it")
+    if "anonymous transaction" in lowered:
+        return SourceConfigError(
+            f"{target} has gtid_mode = ON, and what comes next in its binlog has no GTID; run: SET GLOBAL gtid_mode = "
+            "ON_PERMISSIVE, and turn it ON again when the changefeed has caught up"
+        )
+    if "checksum" in lowered:
+        return SourceConfigError(f"{target}: {message}; set binlog_checksum there to CRC32")
+    return SourceError(f"{target} cannot send its binlog: {message}")

@@ -1,0 +1,116 @@
+"""Which tables of a server can be replicated, and by which key.
+
+Views, sequences and temporary tables never. The key is the one that the server itself goes by, and that its table maps
+declare: the primary key, else the first unique key over NOT NULL columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.errors import SourceConfigError
+from agent.filter.tables import TableFilter
+from agent.sources.mysql.decode.table_ids import check_distinct, table_id
+from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS
+from agent.sources.mysql.server.connection import Connection
+from agent.sources.mysql.server.sql import literal
+from reactor.records.changefeed import TableRecord
+
+_TABLES_SQL: Final = """
+SELECT t.table_schema, t.table_name, t.table_type, t.engine, coalesce(t.table_rows, 0), coalesce(e.transactions, 'NO')
+  FROM information_schema.tables t LEFT JOIN information_schema.engines e ON e.engine = t.engine
+ WHERE t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY t.table_schema, t.table_name
+"""
+_KEY_COLUMNS_SQL: Final = """
+SELECT table_schema, table_name, column_name FROM information_schema.columns
+ WHERE column_key = 'PRI' AND table_schema IN ({schemas})
+"""
+_INDEXES_SQL: Final = """
+SELECT table_schema, table_name, index_name, column_name, index_type FROM information_schema.statistics
+ WHERE non_unique = 0 AND table_schema IN ({schemas}) ORDER BY table_schema, table_name, index_name, seq_in_index
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """``is_versioned``: MariaDB keeps its history. ``is_transactional``: snapshots show it as it was.
+    ``has_hidden_column``: the log has a column of it (the hash of a long unique key) that nobody can select."""
+
+    record: TableRecord
+    engine: str
+    is_versioned: bool
+    is_transactional: bool
+    has_hidden_column: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    name: str
+    columns: tuple[str, ...]
+    kind: str
+
+
+def find_tables(connection: Connection, wanted: TableFilter) -> list[FoundTable]:
+    """The tables that the rules want.
+
+    :raises SourceConfigError: there are none.
+    """
+    rows = [row for row in connection.query(_TABLES_SQL) if row[0] not in SYSTEM_SCHEMAS]
+    matching = [row for row in rows if wanted.wants(str(row[0]), str(row[1]))]
+    if not matching:
+        raise SourceConfigError(
+            f"no table of {connection.target} that user {connection.target.user} may see matches the filter rules "
+            f'(of {len(rows)}); write them as database.table, for example "shop.*"'
+        )
+    check_distinct((str(row[0]), str(row[1])) for row in matching)
+    schemas = ", ".join(literal(name) for name in sorted({str(row[0]) for row in matching}))
+    keys, indexes = _key_columns(connection, schemas), _indexes(connection, schemas)
+    return [_found(row, keys, indexes) for row in matching]
+
+
+def _key_columns(connection: Connection, schemas: str) -> dict[tuple[str, str], set[str]]:
+    keys: dict[tuple[str, str], set[str]] = {}
+    for schema_name, name, column in connection.query(_KEY_COLUMNS_SQL.format(schemas=schemas)):
+        keys.setdefault((str(schema_name), str(name)), set()).add(str(column))
+    return keys
+
+
+def _indexes(connection: Connection, schemas: str) -> dict[tuple[str, str], list[_Index]]:
+    columns: dict[tuple[str, str, str, str], list[str]] = {}
+    for schema_name, name, index, column, kind in connection.query(_INDEXES_SQL.format(schemas=schemas)):
+        columns.setdefault((str(schema_name), str(name), str(index), str(kind)), []).append(str(column))
+    indexes: dict[tuple[str, str], list[_Index]] = {}
+    for (schema_name, name, index, kind), names in columns.items():
+        indexes.setdefault((schema_name, name), []).append(_Index(index, tuple(names), kind))
+    return indexes
+
+
+def _found(
+    row: Sequence[str | None],
+    keys: dict[tuple[str, str], set[str]],
+    indexes: dict[tuple[str, str], list[_Index]],
+) -> FoundTable:
+    schema_name, name, kind, engine, rows, transactions = (value or "" for value in row)
+    table = schema_name, name
+    mine = indexes.get(table, [])
+    record = TableRecord(
+        table_id=table_id(*table),
+        schema_name=schema_name,
+        name=name,
+        key=_key(keys.get(table, set()), mine),
+        rows_estimated=int(rows),
+    )
+    return FoundTable(
+        record,
+        engine,
+        is_versioned=kind == "SYSTEM VERSIONED",
+        is_transactional=transactions == "YES",
+        has_hidden_column=engine == "InnoDB" and any(index.kind == "HASH" for index in mine),
+    )
+
+
+def _key(columns: set[str], indexes: Sequence[_Index]) -> tuple[str, ...]:
+    """The columns that the server goes by, in the order of their index."""
+    same = [index for index in indexes if set(index.columns) == columns]
+    best = min(same, key=lambda index: index.name != "PRIMARY", default=None)
+    return best.columns if best else ()

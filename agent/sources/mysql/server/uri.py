@@ -1,0 +1,97 @@
+"""The source URI of MySQL and MariaDB, read: ``mysql://user:pw@host:port/db?ssl-mode=...`` (or ``mariadb://``).
+
+Parameters are spelt as the ``mysql`` client spells its options. The database is where unqualified names would be looked
+up; replication covers the whole server, so it may be left out. A password can also be named instead of written:
+``?password=env:NAME`` or ``?password=file:/path``; such a reference is resolved here, at the last moment, and never
+stored resolved. ``str(target)`` is what errors show: host, port and database, no user, no secret.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from agent.errors import SourceConfigError
+from agent.sources.common import uri_options
+
+_SCHEMES = ("mysql", "mariadb")
+_PARAMETERS = frozenset({"ssl-mode", "ssl-ca", "password", "user", "host", "port", "socket", "connect-timeout"})
+_PORT = 3306
+
+
+class SslMode(StrEnum):
+    """What TLS must give; the words are those of ``mysql --ssl-mode``, in small letters."""
+
+    DISABLED = "disabled"
+    #: encrypted where the server can
+    PREFERRED = "preferred"
+    REQUIRED = "required"
+    #: and the certificate is signed by an authority that is trusted
+    VERIFY_CA = "verify_ca"
+    #: and it is the host's
+    VERIFY_IDENTITY = "verify_identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to connect and as whom."""
+
+    host: str
+    port: int
+    user: str
+    #: the default database; empty = none
+    database: str = ""
+    password: str = field(default="", repr=False)
+    ssl_mode: SslMode = SslMode.PREFERRED
+    #: PEM file of the trusted authorities; empty = those of the system
+    ssl_ca: str = ""
+    #: path of the server's Unix socket; empty = TCP
+    socket: str = ""
+    connect_timeout_s: int = 10
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        place = self.socket or f"{host}:{self.port}"
+        return f"mysql://{place}/{self.database}" if self.database else f"mysql://{place}"
+
+
+def parse_uri(uri: str) -> Target:
+    """:raises SourceConfigError: malformed; the text never repeats the URI, since it may hold a password."""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        raise SourceConfigError("the source URI is malformed; write mysql://user:password@host:port/db") from None
+    if parts.scheme not in _SCHEMES:
+        raise SourceConfigError(
+            f"{parts.scheme or 'no'} scheme in the source URI; MySQL's and MariaDB's are mysql:// and mariadb://"
+        )
+    options = _options(parts.query)
+    user = options.get("user") or unquote(parts.username or "")
+    if not user:
+        raise SourceConfigError("the source URI names no user; write mysql://user:password@host:port/db")
+    return Target(
+        host=options.get("host") or unquote(parts.hostname or "") or "localhost",
+        port=uri_options.number(options, "port", port or _PORT),
+        user=user,
+        database=unquote(parts.path.lstrip("/")),
+        password=uri_options.password(options.get("password"), unquote(parts.password or "")),
+        ssl_mode=_ssl_mode(options),
+        ssl_ca=options.get("ssl-ca", ""),
+        socket=options.get("socket", ""),
+        connect_timeout_s=uri_options.number(options, "connect-timeout", 10),
+    )
+
+
+def _options(query: str) -> dict[str, str]:
+    """``ssl_mode`` and ``ssl-mode`` are the same option, as the server's own programs have it."""
+    options = {name.replace("_", "-"): value for name, value in parse_qsl(query, keep_blank_values=True)}
+    uri_options.refuse_unknown(options, _PARAMETERS)
+    return options
+
+
+def _ssl_mode(options: dict[str, str]) -> SslMode:
+    mode = options.get("ssl-mode", SslMode.PREFERRED).lower().replace("-", "_")
+    try:
+        return SslMode(mode)
+    except ValueError:
+        raise SourceConfigError(f"ssl-mode {mode!r} is not known; use one of {', '.join(SslMode)}") from None

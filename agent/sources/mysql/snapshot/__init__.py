@@ -1,0 +1,1 @@
+"""Snapshots: chunked reads of whole tables."""

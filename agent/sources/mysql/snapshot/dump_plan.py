@@ -1,0 +1,69 @@
+"""What a dump will read: every table's chunks under one view of the source, and what of an earlier plan goes on.
+
+The rules of going on, and why they are right, stand in ``dump``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
+from agent.rows.schema import TableSchema
+from agent.sources.mysql.position.positions import SourcePosition
+from agent.sources.mysql.snapshot.chunk_plan import Queries, plan_chunks
+from agent.sources.mysql.snapshot.chunks import ChunkPlan, PlanKind
+from reactor.ids import Ts
+from reactor.records.changefeed import SinkMode, TableRecord
+
+
+def needs_exact_rows(record: TableRecord, sink_mode: SinkMode, *, has_full_images: bool) -> bool:
+    """Whether replay cannot mend rows that were read at several moments."""
+    return sink_mode is not SinkMode.UPSERT or not record.key or not has_full_images
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """``at``: the place of the view that is read under, or before it. ``previous`` is given if its place can still be
+    replayed from; ``done`` are its finished chunks. ``is_exact``: all rows are those at ``at``."""
+
+    order: DumpOrder
+    schemas: Mapping[int, TableSchema]
+    at: SourcePosition
+    previous: Plan | None
+    done: DoneChunks
+    is_exact: bool
+    has_full_images: bool
+
+    def plan(self, connection: Queries) -> Plan:
+        """In the connection's transaction, whose view is not older than ``at``."""
+        known = {table.record.table_id: table for table in self.previous.tables} if self.previous else {}
+        tables = tuple(self._plan_table(connection, record, known.get(record.table_id)) for record in self.order.tables)
+        start_ts, position = Ts(self.at.ts - 1), self.at.to_json()
+        if self.previous:
+            start_ts, position = self.previous.start_ts, self.previous.position
+        return Plan(self.order.epoch, start_ts, tables, position)
+
+    def _plan_table(self, connection: Queries, record: TableRecord, known: TablePlan | None) -> TablePlan:
+        if known is not None and is_complete(known, self.done):
+            return known
+        schema = self.schemas[record.table_id]
+        if known is not None and self._goes_on(known, schema):
+            return replace(known, record=known.record.with_(consistent_ts=self._mended_later))
+        chunks = plan_chunks(connection, schema, key=record.key, chunk_rows=self.order.chunk_rows)
+        fresh = record.with_(
+            start_ts=Ts(self.at.ts - 1),
+            consistent_ts=Ts(0) if self.is_exact else self._mended_later,
+            rows_estimated=chunks.rows,
+        )
+        return TablePlan(fresh, schema, chunks, generation=self.order.epoch)
+
+    @property
+    def _mended_later(self) -> Ts:
+        """Not zero: ``Dumper.settle`` puts a later one when all is read."""
+        return Ts(self.at.ts - 1)
+
+    def _goes_on(self, known: TablePlan, schema: TableSchema) -> bool:
+        """Whether finished chunks of an older view are of use beside chunks of this one."""
+        is_started = any((known.record.table_id, number) in self.done for number in range(known.chunks.count))
+        exact = needs_exact_rows(known.record, self.order.sink_mode, has_full_images=self.has_full_images)
+        is_cut = isinstance(known.chunks, ChunkPlan) and known.chunks.kind is not PlanKind.WHOLE
+        return is_started and is_cut and not exact and known.schema == schema

@@ -1,0 +1,84 @@
+"""Rows as they stand: chunks of a table as Arrow batches, and the whole source at one moment.
+
+A chunk read by ``read_chunk`` is of the moment at which it is opened. Whoever needs a moment that it can name reads
+under ``consistency.open_readers``.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Self
+
+import pyarrow as pa
+
+from agent.ports.source import BEGIN, Position
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.sources.mysql.position.consistency import Place, Table, open_reader, open_readers
+from agent.sources.mysql.position.resume import epoch_of
+from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.connection import Connection
+from agent.sources.mysql.server.sql import qualified
+from agent.sources.mysql.server.uri import Target, parse_uri
+from agent.sources.mysql.snapshot.chunks import WHOLE_TABLE, Chunk
+from agent.sources.mysql.snapshot.rows_text import read_rows, select_list
+from reactor.ids import Ts
+from reactor.records.changefeed import TableRecord
+
+
+def read_chunk(target: Target, schema: TableSchema, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    """The chunk's rows of this moment, in batches of ``types.arrow_schema(schema)``.
+
+    :raises SourceError: the source refused or failed.
+    :raises DecodeError: a value that is not of its column's type.
+    """
+    with open_reader(target) as connection:
+        yield from select_rows(connection, schema, chunk)
+
+
+def select_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch."""
+    table = qualified(schema.schema_name, schema.name)
+    return read_rows(connection, schema, f"SELECT {select_list(schema.columns)} FROM {table} WHERE {chunk.predicate}")
+
+
+class MysqlSnapshot:
+    """``agent.ports.source.ComparisonSnapshot`` over one session, so only one table at a time can be read.
+
+    ``place`` is exact; ``ts`` is the last one before it, in the epoch of the changefeed's log.
+    """
+
+    def __init__(
+        self,
+        source: str | Target,
+        tables: list[Table],
+        log: Position = BEGIN,
+        *,
+        zero_dates: ZeroDates = ZeroDates.NULL,
+    ) -> None:
+        """:raises SourceError: the source cannot be reached, is not the one whose binlog the log has, or has no exact
+        moment for us (``open_readers``)."""
+        target = parse_uri(source) if isinstance(source, str) else source
+        with ExitStack() as stack:
+            readers = stack.enter_context(open_readers(target, 1, tables))
+            self._connection = readers.connections[0]
+            self.place: Place = readers.place
+            self.ts: Ts = readers.place.ts(epoch_of(self._connection, log.text))
+            self._stack = stack.pop_all()
+        self._zero_dates = zero_dates
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def schema(self, table: TableRecord) -> TableSchema:
+        name = table.schema_name, table.name
+        [found] = read_schemas(self._connection, [name], zero_dates=self._zero_dates).values()
+        return replace(found, table_id=table.table_id)
+
+    def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+        return select_rows(self._connection, schema, WHOLE_TABLE)
+
+    def close(self) -> None:
+        self._stack.close()

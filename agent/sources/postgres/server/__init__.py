@@ -1,0 +1,1 @@
+"""Server: connection, catalog, slots; everything that is asked in SQL."""

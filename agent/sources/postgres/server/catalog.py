@@ -1,0 +1,84 @@
+"""Table definitions from the catalog, in the shape in which the stream's Relation messages will declare them.
+
+Generated columns are left out, as pgoutput leaves them out; enums and domains are resolved; a column is a key column
+when the table's replica identity says so. Under an exported snapshot this is the definition of exactly that moment.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final, Protocol
+
+from agent.errors import SourceConfigError
+from agent.rows.schema import Column, TableSchema
+from agent.sources.postgres.decode import types
+from agent.sources.postgres.server.sql import qualified
+
+_COLUMNS_SQL: Final = """
+SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, a.attname, a.atttypid::int8, a.atttypmod,
+       pg_catalog.format_type(a.atttypid, a.atttypmod),
+       CASE c.relreplident
+         WHEN 'f' THEN true
+         WHEN 'n' THEN false
+         ELSE coalesce(a.attnum = ANY (
+           SELECT unnest(i.indkey::int2[]) FROM pg_catalog.pg_index i
+            WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END
+         ), false)
+       END, a.attnum::int4
+  FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ WHERE c.oid IN ({ids})
+ ORDER BY c.oid, a.attnum
+"""
+
+
+class Queries(Protocol):
+    """The part of ``connection.Connection`` that is needed here; every value is in text form."""
+
+    def query(self, sql: str) -> Sequence[Sequence[Any]]: ...
+
+
+def read_schemas(connection: Queries, table_ids: Sequence[int]) -> dict[int, TableSchema]:
+    """The tables' definitions by id.
+
+    :raises SourceConfigError: a table is gone.
+    """
+    if not table_ids:
+        return {}
+    user_types = types.read_user_types(connection.query(types.USER_TYPES_SQL))
+    rows = connection.query(_COLUMNS_SQL.format(ids=", ".join(str(int(table)) for table in table_ids)))
+    schemas = {}
+    for table_id, group in groupby(rows, key=lambda row: int(row[0])):
+        columns = list(group)
+        _, schema_name, name, identity = columns[0][:4]
+        resolved = tuple(types.resolve_column(_column(row), user_types) for row in columns)
+        schemas[table_id] = TableSchema(table_id, schema_name, name, resolved, identity)
+    if missing := [table for table in table_ids if table not in schemas]:
+        raise SourceConfigError(f"table with oid {missing[0]} is gone from the source; start the changefeed again")
+    return schemas
+
+
+def _column(row: Sequence[Any]) -> Column:
+    name, type_id, modifier, type_name, is_key, place = row[4:]
+    return Column(name, int(type_id), int(modifier), type_name, is_key in ("t", True), place=int(place))
+
+
+def leaves_sql(table_id: int) -> str:
+    """A subquery of the oids that hold a table's rows: its own, or those of all its partitions."""
+    tree = f"SELECT relid FROM pg_catalog.pg_partition_tree({table_id}) WHERE isleaf"
+    return f"(SELECT {table_id}::oid UNION {tree})"
+
+
+def rows_of(connection: Queries, schema: TableSchema) -> str:
+    """What to select a table's own rows from.
+
+    A partitioned table's rows are its partitions'. The rows of tables that merely inherit from it are replicated as
+    theirs, so any other table is read alone.
+
+    :raises SourceConfigError: the table is gone.
+    """
+    kinds = connection.query(f"SELECT relkind FROM pg_catalog.pg_class WHERE oid = {schema.table_id}")
+    if not kinds:
+        raise SourceConfigError(f"table {schema.qualified_name} is gone from the source; start the changefeed again")
+    name = qualified(schema.schema_name, schema.name)
+    return name if kinds[0][0] == "p" else f"ONLY {name}"

@@ -1,0 +1,293 @@
+"""One connection to PostgreSQL: from URI to a raw socket behind a finished handshake.
+
+pg8000 does the handshake (TLS, md5, SCRAM); from then on this module speaks the simple query protocol itself and never
+reads a byte further than the message it is in. So whoever starts a COPY (the block reader of the replication stream,
+the snapshot reader) finds the socket exactly at the first message of the copy, and nothing in between holds data back.
+
+Every failure leaves as one line of ``agent.errors``: cause, then cure, and never with a password.
+``agent.sources.postgres.server.uri`` reads the URI; ``agent.sources.postgres.server.refusals`` finds the words for a
+refusal.
+"""
+
+import contextlib
+import socket
+import ssl
+import struct
+from types import TracebackType
+from typing import Self
+
+import scramp
+from pg8000.core import CoreConnection
+from pg8000.exceptions import DatabaseError, InterfaceError
+
+from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
+from agent.sources.postgres.server.uri import Target, parse_uri
+
+Row = tuple[str | None, ...]
+
+#: What every session is set to, so that values in text form have one spelling only.
+_SESSION = {
+    "client_encoding": "UTF8",
+    "datestyle": "ISO",
+    "timezone": "UTC",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "quote_all_identifiers": "off",
+}
+#: Values of ``regclass`` and its like have a schema's name in them unless the search path leads there. The streams have
+#: it empty from the start; sessions that read values set it so.
+_STREAM_SESSION = _SESSION | {"search_path": ""}
+QUALIFIED_NAMES_SQL = "SET search_path = ''"
+
+_QUERY_TIMEOUT_S = 60.0
+_KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 20, 5, 3
+_HEADER = struct.Struct("!ci")
+
+
+class Connection:
+    """A session. Not for use by two threads at once, except ``abort``."""
+
+    def __init__(self, core: CoreConnection, target: Target) -> None:
+        self._core = core
+        self.target = target
+        #: the socket itself (an ``ssl.SSLSocket`` where TLS was agreed): for COPY readers
+        self.socket: socket.socket = core._usock
+        self.server_version = _major_version(core.parameter_statuses.get("server_version", "0"))
+
+    def query(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> list[Row]:
+        """Run SQL (or a replication command) and return the rows of its last result, every value in text form.
+
+        :raises SourceError: the server refused it, or the connection is gone.
+        """
+        self._send(sql, timeout_s=timeout_s)
+        rows: list[Row] = []
+        failure: ErrorFields | None = None
+        while True:
+            kind, body = self.read_message()
+            if kind == b"D":
+                rows.append(_parse_row(body))
+            elif kind == b"T":
+                rows = []
+            elif kind == b"E":
+                failure = parse_error(body)
+            elif kind == b"Z":
+                break
+        if failure is not None:
+            raise refusal(failure, self.target)
+        return rows
+
+    def start_copy(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> None:
+        """Send a command that answers with COPY data; on return the socket stands at its first message.
+
+        :raises SourceError: the server refused it; the session remains usable.
+        """
+        self._send(sql, timeout_s=timeout_s)
+        failure: ErrorFields | None = None
+        while True:
+            kind, body = self.read_message()
+            if kind in (b"W", b"H"):
+                return
+            if kind == b"E":
+                failure = parse_error(body)
+            elif kind == b"Z":
+                raise refusal(failure, self.target) if failure else SourceError(f"no data was copied by: {sql[:80]}")
+
+    def read_message(self) -> tuple[bytes, bytes]:
+        """The next whole message of the server: its type letter and body."""
+        kind, length = _HEADER.unpack(self._read_exactly(5))
+        return kind, self._read_exactly(length - 4)
+
+    def send(self, data: bytes) -> None:
+        """:raises SourceUnreachableError: the connection is gone."""
+        try:
+            self.socket.sendall(data)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def abort(self) -> None:
+        """Make every call that waits on this connection fail now; may be called from another thread."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Say goodbye if the server still listens, and close. May be called twice."""
+        if self.socket.fileno() < 0:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            self.socket.settimeout(1.0)
+            self.socket.sendall(b"X\x00\x00\x00\x04")
+        _release(self._core)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, sql: str, *, timeout_s: float) -> None:
+        payload = sql.encode() + b"\x00"
+        try:
+            self.socket.settimeout(timeout_s)
+        except OSError as error:
+            raise self._lost(error) from error
+        self.send(_HEADER.pack(b"Q", len(payload) + 4) + payload)
+
+    def _read_exactly(self, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        filled = 0
+        while filled < size:
+            try:
+                count = self.socket.recv_into(view[filled:])
+            except OSError as error:
+                raise self._lost(error) from error
+            if count == 0:
+                raise self._lost(None)
+            filled += count
+        return bytes(data)
+
+    def _lost(self, error: OSError | None) -> SourceUnreachableError:
+        reason = "no answer in time" if isinstance(error, TimeoutError) else "the server closed the connection"
+        return SourceUnreachableError(f"connection to {self.target} was lost: {reason}; it is tried again by itself")
+
+
+def connect(source: str | Target, *, replication: bool = False) -> Connection:
+    """Open a session; with ``replication`` one that also understands replication commands.
+
+    :raises SourceUnreachableError: nobody answers there, or not in time.
+    :raises SourceAuthError: user, password or privilege refused.
+    :raises SourceConfigError: malformed URI, unknown database, TLS that cannot be agreed, no free connection.
+    """
+    target = parse_uri(source) if isinstance(source, str) else source
+    context = _tls_context(target)
+    raw = _open_socket(target)
+    try:
+        core = _shake_hands(raw, target, context, replication=replication)
+    except BaseException:
+        raw.close()
+        raise
+    core._usock.settimeout(_QUERY_TIMEOUT_S)
+    return Connection(core, target)
+
+
+def _shake_hands(
+    raw: socket.socket, target: Target, context: ssl.SSLContext | bool | None, *, replication: bool
+) -> CoreConnection:
+    try:
+        return CoreConnection(
+            target.user,
+            host=target.host,
+            database=target.database,
+            password=target.password or "",
+            ssl_context=context,
+            application_name=target.application_name,
+            replication="database" if replication else None,
+            startup_params=dict(_STREAM_SESSION if replication else _SESSION),
+            sock=raw,
+        )
+    except (DatabaseError, InterfaceError, OSError, scramp.ScramException) as error:
+        raise _handshake_failure(error, target) from error
+
+
+def _handshake_failure(error: BaseException, target: Target) -> SourceError:
+    # pg8000 says goodbye after a refusal; when that fails too, the refusal is the context of what arrives here
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, DatabaseError) and isinstance(link.args[0], dict):
+            return refusal(link.args[0], target)
+        if isinstance(link, ssl.SSLCertVerificationError):
+            return SourceAuthError(
+                f"the certificate of {target} is not trusted ({link.verify_message}); check sslrootcert and host"
+            )
+        if isinstance(link, scramp.ScramException):
+            return SourceAuthError(f"SCRAM with {target} failed for user {target.user}; check the password")
+        link = link.__context__
+    if "refuses SSL" in str(error):
+        return SourceConfigError(f"{target} does not speak TLS; turn ssl on there or use sslmode=disable")
+    if isinstance(error, ssl.SSLError):
+        return SourceConfigError(f"no TLS session with {target}: {error.reason or 'handshake failed'}; check sslmode")
+    if "not supported" in str(error):
+        return SourceAuthError(
+            f"{target} asks for an authentication method Weir lacks; use scram-sha-256 in pg_hba.conf"
+        )
+    return SourceUnreachableError(f"{target} broke off while connecting; check that PostgreSQL listens there")
+
+
+def _open_socket(target: Target) -> socket.socket:
+    try:
+        if target.socket_directory:
+            raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            raw.settimeout(target.connect_timeout_s)
+            try:
+                raw.connect(f"{target.socket_directory}/.s.PGSQL.{target.port}")
+            except BaseException:
+                raw.close()
+                raise
+            return raw
+        raw = socket.create_connection((target.host, target.port), target.connect_timeout_s)
+    except socket.gaierror as error:
+        raise SourceUnreachableError(f"host {target.host!r} is not known; check the source URI") from error
+    except OSError as error:
+        reason = (
+            "does not answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        )
+        raise SourceUnreachableError(
+            f"{target} cannot be reached ({reason}); check host and port, and that it runs"
+        ) from error
+    _keep_alive(raw)
+    return raw
+
+
+def _keep_alive(raw: socket.socket) -> None:
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", _KEEPALIVE_COUNT),
+    ):
+        if hasattr(socket, name):  # not on every platform
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _tls_context(target: Target) -> ssl.SSLContext | bool | None:
+    """In pg8000's terms: False is never, None is if the server can, a context is always."""
+    if target.sslmode == "disable" or target.socket_directory:
+        return False
+    if target.sslmode == "prefer":
+        return None
+    try:
+        context = ssl.create_default_context(cafile=target.sslrootcert or None)
+    except OSError as error:
+        raise SourceConfigError(f"sslrootcert {target.sslrootcert} cannot be read; name a PEM file") from error
+    context.check_hostname = target.sslmode == "verify-full"
+    context.verify_mode = ssl.CERT_NONE if target.sslmode == "require" else ssl.CERT_REQUIRED
+    return context
+
+
+def _release(core: CoreConnection) -> None:
+    # the buffered file holds the descriptor open until it is closed too
+    for part in (core._sock, core._usock):
+        with contextlib.suppress(OSError, ValueError):
+            part.close()
+
+
+def _parse_row(body: bytes) -> Row:
+    (count,) = struct.unpack_from("!h", body)
+    offset = 2
+    values: list[str | None] = []
+    for _ in range(count):
+        (length,) = struct.unpack_from("!i", body, offset)
+        offset += 4
+        values.append(None if length < 0 else body[offset : offset + length].decode())
+        offset += max(length, 0)
+    return tuple(values)
+
+
+def _major_version(text: str) -> int:
+    digits = text.split(".")[0].split(" ")[0]
+    return int(digits) if digits.isdigit() else 0

@@ -1,0 +1,67 @@
+"""What PostgreSQL refuses, in words: from an ErrorResponse to one of ``agent.errors``, cause and cure in one line.
+
+Pure. The SQLSTATE decides; the server's own message is looked at only where one state stands for several causes.
+"""
+
+from agent.errors import (
+    NEW_SNAPSHOT,
+    PositionLostError,
+    SlotInUseError,
+    SnapshotLostByGCError,
+    SourceAuthError,
+    SourceConfigError,
+    SourceError,
+    SourceUnreachableError,
+)
+from agent.sources.postgres.server.uri import Target
+
+#: Fields of an ErrorResponse by their letter; C is the SQLSTATE, M the message.
+ErrorFields = dict[str, str]
+
+
+def parse_error(body: bytes) -> ErrorFields:
+    return {part[:1].decode(): part[1:].decode(errors="replace") for part in body.split(b"\x00") if part}
+
+
+def refusal(fields: ErrorFields, target: Target) -> SourceError:
+    """The error to raise for what the server answered."""
+    state, message = fields.get("C", ""), " ".join(fields.get("M", "no message").split())
+    match state:
+        case "28P01":
+            return SourceAuthError(f"{target} refuses the password of user {target.user}; check the source URI")
+        case "28000":
+            return SourceAuthError(f"{target} refuses user {target.user} ({message}); check the role and pg_hba.conf")
+        case "42501":
+            return _privilege(message, target)
+        case "3D000":
+            return SourceConfigError(f"{target}: there is no such database; check the name after the port")
+        case "53300" if "max_wal_senders" in message or "standby" in message:
+            return SourceConfigError(f"{target} has no free WAL sender; raise max_wal_senders or stop an old reader")
+        case "53300":
+            return SourceUnreachableError(f"{target} has no free connection ({message}); raise max_connections")
+        case "53400":
+            return SourceConfigError(f"{target} has no free replication slot; raise max_replication_slots or drop one")
+        case "55006":
+            return SlotInUseError(f"{message}; it is free once the other reader (or its dead connection) is gone")
+        case "55000" if "wal_level" in message:
+            return SourceConfigError(f"{target} has not wal_level = logical; set it and restart PostgreSQL")
+        case "55000" if "can no longer" in message or "invalidated" in message:
+            return SnapshotLostByGCError(f"{message}; {NEW_SNAPSHOT}")
+        case "55000" if "slot" in message:
+            return PositionLostError(f"{message}; {NEW_SNAPSHOT}")
+        case "42704" if "replication slot" in message:
+            return PositionLostError(f"{message}; what it held back is gone: {NEW_SNAPSHOT}")
+        case "58P01" if "WAL segment" in message:
+            return SnapshotLostByGCError(f"{message}; {NEW_SNAPSHOT}")
+    if state[:3] == "57P" or state[:2] == "08":
+        return SourceUnreachableError(f"{target} is not taking part just now ({message}); it is tried again by itself")
+    return SourceError(f"{target} answered {state}: {message}")
+
+
+def _privilege(message: str, target: Target) -> SourceAuthError:
+    lowered = message.lower()
+    if "wal sender" in lowered or "replication" in lowered:
+        return SourceAuthError(
+            f"user {target.user} may not replicate from {target}; run: ALTER ROLE {target.user} REPLICATION"
+        )
+    return SourceAuthError(f"user {target.user} lacks a privilege on {target} ({message}); have it granted")

@@ -1,0 +1,296 @@
+"""What Weir keeps at the server: one replication slot and its publications, and what their state means for us.
+
+Names come from the cluster and the changefeed unless the user gave some. Tables without a replica identity go into a
+publication of their own that publishes inserts and truncates only: with updates published, PostgreSQL would refuse
+every UPDATE and DELETE on them, and a changefeed must never break the application beside it.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from agent.errors import (
+    NEW_SNAPSHOT,
+    PositionLostError,
+    SlotInUseError,
+    SnapshotLostByGCError,
+    SourceConfigError,
+    SourceError,
+)
+from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.lsn import format_lsn, parse_lsn
+from agent.sources.postgres.server.sql import identifier, literal, qualified
+from reactor.ids import Ts
+from reactor.records.changefeed import TableRecord
+
+_NAME_LENGTH_MAX = 63
+#: also of a changefeed that has none yet, so that what is checked before it is created holds
+_INCARNATION_LENGTH = 8
+_APPEND_SUFFIX = "_append"
+#: making a slot waits for every transaction that is open at the moment
+_CREATE_TIMEOUT_S = 600.0
+_FAILOVER_VERSION = 17
+_EVICTION_MS = 500
+_EVICTIONS_MAX = 10
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What Weir owns it makes and drops; what a user named is only used."""
+
+    slot: str
+    publication: str
+    owns_slot: bool = True
+    owns_publication: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """A slot as the server shows it; ``lost``: why it can no longer be read, empty if it can."""
+
+    plugin: str
+    database: str
+    active_pid: int
+    confirmed_ts: Ts
+    lost: str
+
+
+def names_for(cluster: str, changefeed: str, *, slot: str = "", publication: str = "", incarnation: str = "") -> Names:
+    """``incarnation`` tells a changefeed from others that have had its id.
+
+    :raises SourceConfigError: a slot name that PostgreSQL does not take.
+    """
+    default = _slot_name(f"{cluster}_{changefeed}")
+    if slot and not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
+        raise SourceConfigError(f"slot name {slot!r} is not valid; use lower-case letters, digits and _, at most 63")
+    limit = _NAME_LENGTH_MAX - len(_APPEND_SUFFIX) - len("_") - _INCARNATION_LENGTH
+    if not slot and len(default) > limit:
+        raise SourceConfigError(
+            f"slot name {default!r} is too long; choose a shorter changefeed id, or set slot in its config"
+        )
+    if incarnation:
+        default = f"{default}_{incarnation}"
+    return Names(slot or default, publication or default, owns_slot=not slot, owns_publication=not publication)
+
+
+def _slot_name(text: str) -> str:
+    """Slot names know no capitals: ids that differ only in those get a digest each."""
+    digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:6]}" if text != text.lower() else ""
+    return f"weir_{text.lower().replace('-', '_')}{digest}"
+
+
+def ensure_publications(connection: Connection, names: Names, tables: Sequence[TableRecord]) -> tuple[str, ...]:
+    """Make the publications hold exactly these tables; returns the names to stream from.
+
+    Before the slot: a change that was decoded before its publication existed would end the stream.
+
+    :raises SourceError: the server refuses, or a publication that the user named lacks a table.
+    """
+    if not names.owns_publication:
+        _check_foreign_publication(connection, names.publication, tables)
+        return (names.publication,)
+    without_identity = _without_identity(connection, tables)
+    full = [table for table in tables if table.table_id not in without_identity]
+    append = [table for table in tables if table.table_id in without_identity]
+    made = []
+    for name, members, publish in (
+        (names.publication, full, "insert, update, delete, truncate"),
+        (names.publication + _APPEND_SUFFIX, append, "insert, truncate"),
+    ):
+        if members:
+            _ensure_publication(connection, name, members, publish)
+            made.append(name)
+    return tuple(made)
+
+
+def publications(connection: Connection, names: Names) -> tuple[str, ...]:
+    """Those of our publications that exist. :raises SourceConfigError: none does."""
+    wanted = ", ".join(literal(name) for name in _publications(names))
+    rows = connection.query(f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({wanted}) ORDER BY 1")
+    if not rows:
+        raise SourceConfigError(
+            f"publication {names.publication} is gone from {connection.target}; create it again with the same tables"
+        )
+    return tuple(str(row[0]) for row in rows)
+
+
+def check_members(connection: Connection, names: Names, table_ids: Iterable[int]) -> None:
+    """Whether every table that still exists is published. PostgreSQL 18 passes over a missing publication in silence.
+
+    :raises SourceConfigError: changes of a table are no longer sent.
+    """
+    ids = ", ".join(str(table) for table in sorted(table_ids)) or "0"
+    ours = ", ".join(literal(name) for name in _publications(names))
+    rows = connection.query(
+        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        f"WHERE c.oid IN ({ids}) AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_tables p "
+        f"WHERE p.pubname IN ({ours}) AND p.schemaname = n.nspname AND p.tablename = c.relname) LIMIT 1"
+    )
+    if rows:
+        raise SourceConfigError(
+            f"table {rows[0][0]}.{rows[0][1]} was taken out of publication {names.publication}, so its changes "
+            "may be missing; create the changefeed again"
+        )
+
+
+def create_slot(connection: Connection, slot: str) -> Ts:
+    """Make a logical slot over a replication connection; every commit above the returned Ts will be in its stream.
+
+    A dump makes its slot together with a snapshot: see ``export``.
+
+    :raises SourceError: the server refuses: name taken, none free, no privilege, wal_level.
+    """
+    options = ["SNAPSHOT 'nothing'"]
+    if connection.server_version >= _FAILOVER_VERSION:
+        options.append("FAILOVER")
+    command = f"CREATE_REPLICATION_SLOT {identifier(slot)} LOGICAL pgoutput ({', '.join(options)})"
+    rows = connection.query(command, timeout_s=_CREATE_TIMEOUT_S)
+    # a commit that starts exactly at the consistent point is the stream's
+    return Ts(parse_lsn(rows[0][1] or "") - 1)
+
+
+def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
+    """None when there is no such slot."""
+    reason = "invalidation_reason" if connection.server_version >= _FAILOVER_VERSION else "NULL"
+    rows = connection.query(
+        "SELECT plugin, database, coalesce(active_pid, 0), confirmed_flush_lsn, wal_status, "
+        f"{reason} FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal(slot)}"
+    )
+    if not rows:
+        return None
+    plugin, database, pid, confirmed, wal_status, invalidation = rows[0]
+    lost = invalidation or ("wal_removed" if wal_status == "lost" else "")
+    return SlotStatus(plugin or "", database or "", int(pid or 0), Ts(parse_lsn(confirmed or "0/0") - 1), lost)
+
+
+def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> None:
+    """Whether the slot can go on exactly where the log stands.
+
+    :raises SnapshotLostByGCError: the server has invalidated it.
+    :raises PositionLostError: it is gone, or past that place.
+    """
+    status = slot_status(connection, slot)
+    cure = NEW_SNAPSHOT
+    if status is None:
+        raise PositionLostError(f"replication slot {slot} is gone from {connection.target}; {cure}")
+    if status.lost:
+        raise SnapshotLostByGCError(
+            f"replication slot {slot} was invalidated by {connection.target} ({status.lost}); {cure}"
+        )
+    if status.plugin != "pgoutput" or status.database != connection.target.database:
+        raise PositionLostError(f"replication slot {slot} is not a pgoutput slot of {connection.target}; {cure}")
+    if status.confirmed_ts > resolved_ts:
+        raise PositionLostError(
+            f"replication slot {slot} was moved to {format_lsn(status.confirmed_ts)} by somebody else, past the log's "
+            f"{format_lsn(resolved_ts)}; {cure}"
+        )
+
+
+def open_upstream(source: str, names: Names, tables: Sequence[TableRecord]) -> Ts:
+    """Publications and slot for a changefeed that starts without a dump; returns where its stream starts.
+
+    May be called again: what is there already is used.
+
+    :raises SourceError: the server refuses.
+    """
+    with connect(source, replication=True) as connection:
+        ensure_publications(connection, names, tables)
+        if status := slot_status(connection, names.slot):
+            return status.confirmed_ts
+        return create_slot(connection, names.slot)
+
+
+def drop_upstream(source: str, names: Names) -> None:
+    """Remove slot and publications, ending whoever reads the slot. What is gone already is fine.
+
+    :raises SourceError: the server refuses or cannot be reached; call again.
+    """
+    with connect(source) as connection:
+        if names.owns_slot:
+            drop_slot(connection, names.slot)
+        for name in _publications(names) if names.owns_publication else ():
+            connection.query(f"DROP PUBLICATION IF EXISTS {identifier(name)}")
+
+
+def evict_reader(connection: Connection, slot: str) -> None:
+    """End whoever streams from the slot, and wait until it has ended.
+
+    For the one who has taken the log over: a reader that sleeps or was cut off holds the slot until the server notices,
+    which takes ``wal_sender_timeout`` (60 s), and could not add to the log any more. The server's process is told again
+    and again, since one whose client takes nothing any more hangs in telling it why it ends, until the second time.
+    """
+    for _ in range(_EVICTIONS_MAX):
+        status = slot_status(connection, slot)
+        if status is None or not status.active_pid:
+            return
+        _log.info("ending the slot's reader", slot=slot, pid=status.active_pid)
+        connection.query(f"SELECT pg_terminate_backend({status.active_pid}, {_EVICTION_MS})")
+
+
+def drop_slot(connection: Connection, slot: str) -> None:
+    """:raises SlotInUseError: its reader does not go away; call again."""
+    if slot_status(connection, slot) is None:
+        return
+    evict_reader(connection, slot)
+    try:
+        connection.query(f"SELECT pg_drop_replication_slot({literal(slot)})")
+    except PositionLostError:
+        _log.info("replication slot was gone already", slot=slot)
+    except SlotInUseError:
+        raise
+    except SourceError as error:
+        raise SourceError(f"replication slot {slot} could not be dropped: {error}") from error
+
+
+def _publications(names: Names) -> tuple[str, ...]:
+    """All that may be there."""
+    if not names.owns_publication:
+        return (names.publication,)
+    return names.publication, names.publication + _APPEND_SUFFIX
+
+
+def _ensure_publication(connection: Connection, name: str, tables: Sequence[TableRecord], publish: str) -> None:
+    wanted = {(table.schema_name, table.name) for table in tables}
+    members = ", ".join(qualified(*table) for table in sorted(wanted))
+    exists = connection.query(f"SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = {literal(name)}")
+    if not exists:
+        # partitions appear as their root, which is the table that the changefeed knows
+        connection.query(
+            f"CREATE PUBLICATION {identifier(name)} FOR TABLE {members} "
+            f"WITH (publish = {literal(publish)}, publish_via_partition_root = true)"
+        )
+    elif _members(connection, name) != wanted:
+        connection.query(f"ALTER PUBLICATION {identifier(name)} SET TABLE {members}")
+
+
+def _check_foreign_publication(connection: Connection, name: str, tables: Sequence[TableRecord]) -> None:
+    members = _members(connection, name)
+    missing = [table for table in tables if (table.schema_name, table.name) not in members]
+    if missing:
+        raise SourceConfigError(
+            f"publication {name} lacks {missing[0].schema_name}.{missing[0].name}; run: ALTER PUBLICATION "
+            f"{identifier(name)} ADD TABLE {qualified(missing[0].schema_name, missing[0].name)}"
+        )
+
+
+def _members(connection: Connection, name: str) -> set[tuple[str, str]]:
+    rows = connection.query(
+        f"SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = {literal(name)}"
+    )
+    return {(str(schema), str(table)) for schema, table in rows}
+
+
+def _without_identity(connection: Connection, tables: Sequence[TableRecord]) -> set[int]:
+    ids = ", ".join(str(table.table_id) for table in tables) or "0"
+    rows = connection.query(
+        f"SELECT c.oid::int8 FROM pg_catalog.pg_class c WHERE c.oid IN ({ids}) AND (c.relreplident = 'n' OR "
+        "c.relreplident = 'd' AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND "
+        "i.indisprimary))"
+    )
+    return {int(row[0] or 0) for row in rows}

@@ -1,0 +1,81 @@
+"""The source URI of PostgreSQL, read: ``postgresql://user:pw@host:port/db?sslmode=...``.
+
+The spelling is libpq's as far as it goes. A password can also be named instead of written: ``?password=env:NAME``
+or ``?password=file:/path``; such a reference is resolved here, at the last moment, and never stored resolved.
+``str(target)`` is what errors show: host, port and database, no user, no secret.
+"""
+
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from agent.errors import SourceConfigError
+from agent.sources.common import uri_options
+
+_SCHEMES = ("postgresql", "postgres")
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_PARAMETERS = frozenset(
+    {"sslmode", "sslrootcert", "password", "user", "host", "port", "dbname", "application_name", "connect_timeout"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to connect and as whom."""
+
+    host: str
+    port: int
+    database: str
+    user: str
+    password: str = field(default="", repr=False)
+    sslmode: str = "prefer"
+    sslrootcert: str = ""
+    #: directory of the server's Unix socket; empty = TCP
+    socket_directory: str = ""
+    application_name: str = "weir"
+    connect_timeout_s: int = 10
+
+    def __str__(self) -> str:
+        place = f"{self.socket_directory}:{self.port}" if self.socket_directory else f"{self.host}:{self.port}"
+        return f"postgresql://{place}/{self.database}"
+
+
+def parse_uri(uri: str) -> Target:
+    """:raises SourceConfigError: malformed; the text never repeats the URI, since it may hold a password."""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        raise SourceConfigError("the source URI is malformed; write postgresql://user:password@host:port/db") from None
+    if parts.scheme not in _SCHEMES:
+        raise SourceConfigError(f"{parts.scheme or 'no'} scheme in the source URI; PostgreSQL's is postgresql://")
+    options = _options(parts.query)
+    host = options.get("host") or unquote(parts.hostname or "") or "localhost"
+    user = options.get("user") or unquote(parts.username or "")
+    database = options.get("dbname") or unquote(parts.path.lstrip("/")) or user
+    if not user:
+        raise SourceConfigError("the source URI names no user; write postgresql://user:password@host:port/db")
+    return Target(
+        host="localhost" if host.startswith("/") else host,
+        port=uri_options.number(options, "port", port or 5432),
+        database=database,
+        user=user,
+        password=uri_options.password(options.get("password"), unquote(parts.password or "")),
+        sslmode=_sslmode(options),
+        sslrootcert=options.get("sslrootcert", ""),
+        socket_directory=host if host.startswith("/") else "",
+        application_name=options.get("application_name", "weir"),
+        connect_timeout_s=uri_options.number(options, "connect_timeout", 10),
+    )
+
+
+def _options(query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    uri_options.refuse_unknown(options, _PARAMETERS)
+    return options
+
+
+def _sslmode(options: dict[str, str]) -> str:
+    mode = options.get("sslmode", "prefer")
+    if mode not in _SSL_MODES:
+        raise SourceConfigError(f"sslmode {mode!r} is not known; use one of {', '.join(_SSL_MODES)}")
+    return "prefer" if mode == "allow" else mode

@@ -1,0 +1,139 @@
+"""How a table is cut into chunks that are read side by side: an arithmetic plan, small however many chunks it has.
+
+- ``KEYS``: ranges of a single integer primary key, from its smallest to its largest value at planning. The upper end
+  is fixed: what is inserted above it is in the log. A later snapshot can go on with the chunks that are missing,
+  because a row never changes its chunk without changing its key (see ``agent.units.dump``).
+- ``BLOCKS``: ranges of physical blocks (``ctid``), for every other table and for keys that leave wide gaps, whose
+  ranges would be uneven. Every row lies in exactly one block under *one* snapshot; an update moves it, so such a plan
+  is worth nothing under another one.
+- ``WHOLE``: one chunk, for tables no larger than one, and for what can be cut in neither way: a partitioned table (or
+  any table of a server before version 14) whose key is no integer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from agent.rows.schema import TableSchema
+from agent.sources.postgres.decode import types
+from agent.sources.postgres.decode.types import Kind
+from agent.sources.postgres.server.catalog import Queries, leaves_sql, rows_of
+from agent.sources.postgres.server.sql import identifier
+
+_CHUNKS_MAX: Final = 100_000
+#: a key range this many times wider than its rows has gaps: cut by blocks
+_SPARSE_FACTOR: Final = 10
+#: a table without statistics is counted when it is no larger than this many blocks, else guessed
+_COUNTED_BLOCKS_MAX: Final = 8_192
+_GUESSED_ROWS_PER_BLOCK: Final = 50
+#: scans of a ctid range read only that range from this version on
+_TID_RANGE_VERSION: Final = 14
+
+
+class PlanKind(StrEnum):
+    WHOLE = "whole"
+    KEYS = "keys"
+    BLOCKS = "blocks"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One range ``[low, high)`` of ``column`` (or of blocks, or everything)."""
+
+    number: int
+    kind: PlanKind
+    column: str = ""
+    low: int = 0
+    high: int = 0
+
+    @property
+    def predicate(self) -> str:
+        """What follows WHERE."""
+        match self.kind:
+            case PlanKind.WHOLE:
+                return "true"
+            case PlanKind.BLOCKS:
+                return f"ctid >= '({self.low},0)'::tid AND ctid < '({self.high},0)'::tid"
+            case PlanKind.KEYS:
+                # The largest value of a bigint has no successor to be smaller than.
+                column = identifier(self.column)
+                return f"{column} >= {self.low} AND {column} <= {self.high - 1}"
+
+
+#: everything, for readers that do not cut
+WHOLE_TABLE: Final = Chunk(0, PlanKind.WHOLE)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlan:
+    """``count`` chunks that cover ``[low, high)`` in steps; ``rows`` is an estimate for progress."""
+
+    kind: PlanKind
+    count: int
+    rows: int
+    column: str = ""
+    low: int = 0
+    high: int = 0
+
+    def chunk(self, number: int) -> Chunk:
+        assert 0 <= number < self.count
+        step = -(-(self.high - self.low) // self.count)
+        low = min(self.low + number * step, self.high)
+        return Chunk(number, self.kind, self.column, low, min(low + step, self.high))
+
+    def to_fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        return cls(**{**fields, "kind": PlanKind(fields["kind"])})
+
+
+def plan_chunks(
+    connection: Queries, schema: TableSchema, *, key: Sequence[str], chunk_rows: int, server_version: int
+) -> ChunkPlan:
+    """Plan one table in the connection's transaction, whose snapshot is the one that will be read."""
+    table = rows_of(connection, schema)
+    blocks, rows = _estimate(connection, schema.table_id, table)
+    count = min(-(-rows // chunk_rows), _CHUNKS_MAX)
+    if count <= 1:
+        return ChunkPlan(PlanKind.WHOLE, 1, rows)
+    column = _integer_key(schema, key)
+    low, high = _key_bounds(connection, table, column) if column else (0, 0)
+    is_one_file = table.startswith("ONLY ") and server_version >= _TID_RANGE_VERSION
+    if column and (high - low <= rows * _SPARSE_FACTOR or not is_one_file):
+        return ChunkPlan(PlanKind.KEYS, count, rows, column, low, high)
+    if not is_one_file:
+        return ChunkPlan(PlanKind.WHOLE, 1, rows)
+    return ChunkPlan(PlanKind.BLOCKS, min(count, max(blocks, 1)), rows, high=blocks)
+
+
+def _integer_key(schema: TableSchema, key: Sequence[str]) -> str:
+    """The key's only column if it is of an integer type, else nothing."""
+    if len(key) != 1:
+        return ""
+    column = next(column for column in schema.columns if column.name == key[0])
+    return column.name if types.kind_of(column) in (Kind.INT2, Kind.INT4, Kind.INT8) else ""
+
+
+def _key_bounds(connection: Queries, table: str, column: str) -> tuple[int, int]:
+    name = identifier(column)
+    [(low, high)] = connection.query(f"SELECT min({name}), max({name}) FROM {table}")
+    return (int(low), int(high) + 1) if low is not None else (0, 0)
+
+
+def _estimate(connection: Queries, table_id: int, table: str) -> tuple[int, int]:
+    """Blocks and rows: the planner's density times today's size; counted where there are no statistics."""
+    [(blocks_now, pages, tuples, is_analyzed)] = connection.query(
+        "SELECT coalesce(sum(pg_catalog.pg_relation_size(oid)), 0) / current_setting('block_size')::int8, "
+        "coalesce(sum(relpages), 0), coalesce(sum(reltuples), 0)::int8, coalesce(bool_and(reltuples >= 0), true) "
+        f"FROM pg_catalog.pg_class WHERE relkind <> 'p' AND oid IN {leaves_sql(table_id)}"
+    )
+    blocks, pages = int(float(blocks_now)), int(pages)
+    if pages > 0 and is_analyzed in ("t", True):
+        return blocks, round(blocks * int(tuples) / pages)
+    if blocks <= _COUNTED_BLOCKS_MAX:
+        [(count,)] = connection.query(f"SELECT count(*) FROM {table}")
+        return blocks, int(count)
+    return blocks, blocks * _GUESSED_ROWS_PER_BLOCK

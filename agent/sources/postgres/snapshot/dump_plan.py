@@ -1,0 +1,103 @@
+"""What a dump will read: every table's schema and chunks under one snapshot, and what of an earlier plan goes on.
+
+The rules of going on, and why they are right, stand in ``agent.sources.postgres.snapshot.dump``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agent.errors import SourceUnreachableError
+from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
+from agent.rows.schema import TableSchema
+from agent.sources.postgres.server.catalog import leaves_sql, read_schemas, rows_of
+from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind, plan_chunks
+from reactor.ids import Ts
+from reactor.records.changefeed import SinkMode, TableRecord
+
+
+def plan_tables(
+    order: DumpOrder, connection: Connection, *, start_ts: Ts, previous: Plan | None, done: DoneChunks
+) -> Plan:
+    """Plan all tables of the order in the connection's transaction, which stands under the snapshot of ``start_ts``.
+
+    The tables to read are locked against rewrites for as long as the transaction lasts. ``previous`` is given when its
+    slot still stands.
+
+    :raises SourceError: a table is gone or was rewritten just now, or the source failed.
+    """
+    known = {table.record.table_id: table for table in previous.tables} if previous else {}
+    tables = _Planner(order, connection, start_ts, known, done).plan()
+    return Plan(order.epoch, previous.start_ts if previous else start_ts, tables)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """``known``: the tables of the earlier plan, by id; ``done``: the chunks of it that are finished."""
+
+    order: DumpOrder
+    connection: Connection
+    start_ts: Ts
+    known: Mapping[int, TablePlan]
+    done: DoneChunks
+
+    def plan(self) -> tuple[TablePlan, ...]:
+        unfinished = [record.table_id for record in self.order.tables if not self._is_finished(record.table_id)]
+        schemas = read_schemas(self.connection, unfinished)
+        _lock(self.connection, list(schemas.values()))
+        return tuple(
+            self._plan_table(record, schemas[record.table_id])
+            if record.table_id in schemas
+            else self.known[record.table_id]
+            for record in self.order.tables
+        )
+
+    def _is_finished(self, table_id: int) -> bool:
+        table = self.known.get(table_id)
+        return table is not None and is_complete(table, self.done)
+
+    def _plan_table(self, record: TableRecord, schema: TableSchema) -> TablePlan:
+        table = self.known.get(record.table_id)
+        if table is not None and self._goes_on(table, schema):
+            return replace(table, record=table.record.with_(consistent_ts=self.start_ts))
+        chunks = plan_chunks(
+            self.connection,
+            schema,
+            key=record.key,
+            chunk_rows=self.order.chunk_rows,
+            server_version=self.connection.server_version,
+        )
+        fresh = record.with_(start_ts=self.start_ts, consistent_ts=Ts(0), rows_estimated=chunks.rows)
+        return TablePlan(fresh, schema, chunks, generation=self.order.epoch)
+
+    def _goes_on(self, table: TablePlan, schema: TableSchema) -> bool:
+        """Whether finished chunks of an older snapshot are of use beside chunks of this one."""
+        is_started = any((table.record.table_id, number) in self.done for number in range(table.chunks.count))
+        is_by_key = isinstance(table.chunks, ChunkPlan) and table.chunks.kind is PlanKind.KEYS
+        is_mended_by_replay = self.order.sink_mode is SinkMode.UPSERT and is_by_key
+        if not is_started or not is_mended_by_replay or table.schema != schema:
+            return False
+        return schema.replica_identity == "f" or not self._has_large_values(schema)
+
+    def _has_large_values(self, schema: TableSchema) -> bool:
+        """Whether an update of the table may leave a value out. What our snapshot sees, no vacuum has removed."""
+        [(size,)] = self.connection.query(
+            "SELECT coalesce(sum(pg_catalog.pg_relation_size(nullif(reltoastrelid, 0))), 0) "
+            f"FROM pg_catalog.pg_class WHERE oid IN {leaves_sql(schema.table_id)}"
+        )
+        return int(size or 0) > 0
+
+
+def _lock(connection: Connection, schemas: Sequence[TableSchema]) -> None:
+    """Hold off what snapshots do not protect from: a table that is rewritten (ALTER, TRUNCATE) seems empty to them."""
+    if not schemas:
+        return
+    connection.query(f"LOCK TABLE {', '.join(rows_of(connection, schema) for schema in schemas)} IN ACCESS SHARE MODE")
+    # The catalog's row is read under the snapshot, the function's answer is of now.
+    ids = " UNION ".join(leaves_sql(schema.table_id) for schema in schemas)
+    rewritten = connection.query(
+        "SELECT oid::regclass FROM pg_catalog.pg_class "
+        f"WHERE oid IN ({ids}) AND relkind = 'r' AND relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(oid)"
+    )
+    if rewritten:
+        raise SourceUnreachableError(f"{rewritten[0][0]} was rewritten while the dump began; it starts again by itself")

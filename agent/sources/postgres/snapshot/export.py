@@ -1,0 +1,92 @@
+"""A slot made together with a snapshot of exactly the moment at which it starts.
+
+What a slot streams are the transactions whose commit record lies at or behind its consistent point; what its snapshot
+shows are all the others. So ``start_ts`` is one below the consistent point: every change at or below it is in the
+snapshot, every change above it in the stream.
+
+The snapshot lives only as long as the connection that exported it, and only until that connection runs its next
+command; so this module holds the connection and never speaks on it again.
+"""
+
+from types import TracebackType
+from typing import Final, Self
+
+from agent.errors import SourceError
+from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.lsn import parse_lsn
+from agent.sources.postgres.server.sql import identifier, literal
+from agent.sources.postgres.server.uri import Target
+from agent.sources.postgres.snapshot.rows import session
+from reactor.ids import Ts
+
+#: Slot creation waits for the transactions that run at the moment.
+_CREATE_TIMEOUT_S: Final = 600.0
+
+
+class ExportedSnapshot:
+    """``snapshot`` is what other sessions name to see what this one saw; a context manager ends it."""
+
+    def __init__(self, connection: Connection, snapshot: str, start_ts: Ts) -> None:
+        self._connection = connection
+        self.snapshot = snapshot
+        self.start_ts = start_ts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def is_alive(self) -> bool:
+        """Whether other sessions can still take the snapshot; False also while the source cannot be reached."""
+        try:
+            with session(self._connection.target, self.snapshot):
+                return True
+        except SourceError:
+            return False
+
+
+def create_slot(source: str | Target, slot: str, *, is_temporary: bool = False) -> ExportedSnapshot:
+    """Create a replication slot and export its snapshot; a temporary slot goes with the connection.
+
+    :raises SourceError: the source refused: no free slot, no privilege, or the slot exists.
+    """
+    connection = connect(source, replication=True)
+    try:
+        # The exporter is idle in a transaction for as long as the snapshot is needed.
+        connection.query("SET idle_in_transaction_session_timeout = 0")
+        temporary = " TEMPORARY" if is_temporary else ""
+        [row] = connection.query(
+            f"CREATE_REPLICATION_SLOT {identifier(slot)}{temporary} LOGICAL pgoutput EXPORT_SNAPSHOT",
+            timeout_s=_CREATE_TIMEOUT_S,
+        )
+        _, consistent_point, snapshot, _ = row
+        assert consistent_point is not None
+        assert snapshot is not None
+        return ExportedSnapshot(connection, snapshot, Ts(parse_lsn(consistent_point) - 1))
+    except BaseException:
+        connection.close()
+        raise
+
+
+def slot_position(connection: Connection, slot: str) -> Ts | None:
+    """The first position that the slot still sends; a slot that nobody has read from stands at its consistent point.
+
+    None when there is no such slot (or it was invalidated, and has no position any more).
+    """
+    rows = connection.query(
+        "SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots "
+        f"WHERE slot_name = {literal(slot)} AND wal_status IS DISTINCT FROM 'lost'"
+    )
+    return parse_lsn(rows[0][0]) if rows and rows[0][0] is not None else None
+
+
+def drop_slot(connection: Connection, slot: str) -> None:
+    """Drop the slot if there is one. :raises SourceError: somebody reads from it."""
+    connection.query(
+        "SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots "
+        f"WHERE slot_name = {literal(slot)}"
+    )

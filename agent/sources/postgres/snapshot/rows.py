@@ -1,0 +1,149 @@
+"""Rows as they stand: COPY in its binary form from a raw socket, through the stream's own kernels, into Arrow batches.
+
+Columns of types that have no binary form for us come as their type's output function writes them, which is how the
+stream has them: a cast to text may be another function, PostgreSQL's own (``inet``) or a user's. Whoever reads decides
+under which snapshot (``begin``); with the same one, all chunks together are the table at one moment.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from agent.errors import DecodeError
+from agent.rows.schema import Column, TableSchema
+from agent.sources.common.blocks import RowsReader
+from agent.sources.postgres.decode import columns, locate, types
+from agent.sources.postgres.decode.wire import read_i32
+from agent.sources.postgres.server.catalog import rows_of
+from agent.sources.postgres.server.connection import QUALIFIED_NAMES_SQL, Connection, connect
+from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
+from agent.sources.postgres.server.sql import identifier, literal, output_text
+from agent.sources.postgres.server.uri import Target
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE, Chunk
+
+BATCH_ROWS: Final = 65_536
+_BLOCK_BYTES: Final = 8 << 20
+#: positions of one batch: 32 MiB at most, which a table of very many columns would pass
+_POSITIONS_MAX: Final = 4 << 20
+_READ_TIMEOUT_S: Final = 600.0
+#: A source may limit its sessions; a snapshot is read to its end. ``row_security`` off: refuse rather than read less.
+_SESSION_SQL: Final = (
+    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; "
+    f"SET row_security = off; {QUALIFIED_NAMES_SQL}"
+)
+
+
+@contextmanager
+def session(source: str | Target, snapshot: str | None) -> Iterator[Connection]:
+    """A connection in a read-only transaction, under an exported snapshot or its own.
+
+    :raises SourceError: the snapshot is gone (its exporter's connection ended), or the source failed.
+    """
+    with connect(source) as connection:
+        connection.query(_SESSION_SQL)
+        connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if snapshot is not None:
+            connection.query(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}")
+        yield connection
+
+
+def read_chunk(
+    source: str | Target, snapshot: str | None, schema: TableSchema, chunk: Chunk, key: Collection[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The chunk's rows, in batches of ``types.arrow_schema(schema)``. ``key``: columns that tell rows apart.
+
+    :raises SourceError: the source refused or failed, or the snapshot is gone.
+    :raises DecodeError: a value that is not of its column's type, or as a part of a key could be taken for another one.
+    """
+    with session(source, snapshot) as connection:
+        yield from copy_rows(connection, schema, chunk, key)
+
+
+def read_table(source: str | Target, schema: TableSchema, snapshot: str | None = None) -> Iterator[pa.RecordBatch]:
+    """All rows of a table, for comparisons."""
+    return read_chunk(source, snapshot, schema, WHOLE_TABLE)
+
+
+def copy_rows(
+    connection: Connection, schema: TableSchema, chunk: Chunk, key: Collection[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch."""
+    if not schema.columns:
+        return
+    statement = copy_statement(schema, chunk, rows_of(connection, schema))
+    connection.start_copy(statement, timeout_s=_READ_TIMEOUT_S)
+    yield from _CopyRows(connection, schema, key).batches()
+
+
+def copy_statement(schema: TableSchema, chunk: Chunk, rows: str) -> str:
+    """``rows``: what to select from (see ``catalog.rows_of``)."""
+    names = ", ".join(_expression(column) for column in schema.columns)
+    return f"COPY (SELECT {names} FROM {rows} WHERE {chunk.predicate}) TO STDOUT (FORMAT binary)"
+
+
+def _expression(column: Column) -> str:
+    name = identifier(column.name)
+    return name if types.is_known(column) else output_text(name)
+
+
+class _CopyRows(RowsReader):
+    """Where the values of the located rows lie in the block."""
+
+    def __init__(self, connection: Connection, schema: TableSchema, key: Collection[str] = ()) -> None:
+        width = len(schema.columns)
+        rows_max = min(BATCH_ROWS, max(_POSITIONS_MAX // width, 1))
+        super().__init__(connection, schema, types.arrow_schema(schema), rows_max=rows_max, block_bytes=_BLOCK_BYTES)
+        self._target = connection.target
+        self._key = key
+        self._positions = np.empty((width, rows_max), np.int64)
+        self._failure: ErrorFields | None = None
+
+    def _build(self, i: int) -> pa.Array:
+        column, rows = self._schema.columns[i], self._rows
+        form = {"texts": 0, "binaries": rows} if types.is_known(column) else {"texts": rows, "binaries": 0}
+        try:
+            is_key = column.name in self._key
+            return columns.build(column, self._block, self._positions[i, :rows], **form, is_key=is_key)
+        except columns.BentKeyError as error:
+            raise DecodeError(columns.bent_key(self._schema, column, error, "in its snapshot")) from None
+        except columns.BadValueError as error:
+            raise DecodeError(
+                f"{self._schema.qualified_name}: column {column.name} cannot be read: {error.reason}, in its snapshot; "
+                "report this with the table's definition"
+            ) from None
+
+    def _locate(self) -> None:
+        """Go through all whole messages that are there."""
+        while not self._is_done:
+            self._rows, at = locate.locate_copy_rows(
+                self._block, self._located, self._filled, self._rows, self._positions
+            )
+            if at == locate.COPY_MALFORMED:
+                raise DecodeError(
+                    f"{self._schema.qualified_name}: a copied row has other columns than the table had; "
+                    "the table was changed while it was read: start the changefeed again"
+                )
+            self._located = at
+            if self._rows == self._positions.shape[1] or not self._take_other_message():
+                return
+
+    def _take_other_message(self) -> bool:
+        """Handle the message at hand if it is whole and no row; False when more bytes are needed first."""
+        at = self._located
+        if self._filled - at < 5 or self._block[at] == ord("d"):
+            return False
+        end = at + 1 + read_i32(self._block, at + 1)
+        if end > self._filled:
+            return False
+        kind, body = bytes(self._block[at : at + 1]), self._block[at + 5 : end].tobytes()
+        self._located = end
+        if kind == b"E":
+            self._failure = parse_error(body)
+        elif kind == b"Z":
+            self._is_done = True
+            if self._failure is not None:
+                raise refusal(self._failure, self._target)
+        return True

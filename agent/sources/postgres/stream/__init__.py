@@ -1,0 +1,1 @@
+"""Logical replication stream: from bytes to log chunks."""

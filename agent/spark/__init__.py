@@ -1,0 +1,1 @@
+"""Spark: the only package that imports it or looks at its JVM."""

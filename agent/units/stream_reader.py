@@ -1,0 +1,137 @@
+"""The reading half of a sync unit: a thread that reads the stream, decides when to cut, and keeps the server informed.
+
+It cuts when the arena is full, or when the oldest finished event has waited long enough *and* nothing cut before is
+still on its way into the log: so segments grow by themselves while the log's storage is slow. When no arena is
+free it stops reading and goes on reporting, so the server neither hangs up nor runs ahead of us.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from agent.errors import SourceUnreachableError
+from agent.ports.source import Stream
+from agent.rows.arena import Arena, ArenaPool, LogChunk
+from agent.settings import SyncSettings
+from reactor.ids import Ts
+
+#: looks again so soon when only the log holds a cut back
+_PENDING_CHECK_S = 0.02
+
+
+class StreamReader:
+    """``run`` is the thread's; the other methods may be called from any thread.
+
+    ``deliver`` takes over a cut and its arena; ``settled`` must be called once for each when it is durable.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        pool: ArenaPool,
+        *,
+        durable_ts: Ts,
+        deliver: Callable[[LogChunk], None],
+        settings: SyncSettings,
+    ) -> None:
+        self._stream = stream
+        self._pool = pool
+        self._deliver = deliver
+        self._settings = settings
+        self._stopping = threading.Event()
+        self._durable_ts = durable_ts
+        self._pending = 0
+        self._pending_lock = threading.Lock()
+        self._reported_ts = durable_ts
+        now = time.monotonic()
+        self._complete_since: float | None = None
+        self._heard_at = self._delivered_at = now
+        self._report_at = now
+        self._is_quiet = True
+
+    def stop(self) -> None:
+        """Let ``run`` return soon."""
+        self._stopping.set()
+
+    def settled(self, durable_ts: Ts) -> None:
+        """A cut is in the log; everything up to ``durable_ts`` may be forgotten by the server."""
+        with self._pending_lock:
+            self._pending -= 1
+        self._durable_ts = durable_ts
+
+    def run(self) -> None:
+        """Read until stopped.
+
+        :raises SourceError: the stream ended or was lost.
+        :raises StreamRestart: it is to be opened again.
+        """
+        while not self._stopping.is_set():
+            self._read()
+            if self._must_cut():
+                self._cut()
+            elif self._is_progress_due():
+                self._send(self._stream.progress())
+            self._report_if_due()
+
+    def _read(self) -> None:
+        if self._stream.is_full:
+            return
+        now = time.monotonic()
+        if self._stream.read(timeout_s=self._wait_s(now)):
+            self._heard_at = time.monotonic()
+            self._is_quiet = False
+        elif now - self._heard_at > self._settings.silence_s:
+            raise SourceUnreachableError(f"the source was silent for {self._settings.silence_s:g} s; connecting again")
+        if self._complete_since is None and self._stream.complete_rows:
+            self._complete_since = time.monotonic()
+
+    def _wait_s(self, now: float) -> float:
+        """Until the next thing is due, whatever comes."""
+        due = self._report_at
+        if self._complete_since is not None:
+            cut_at = self._complete_since + self._settings.segment_age_s
+            due = min(due, max(cut_at, now + _PENDING_CHECK_S) if self._pending else cut_at)
+        return max(0.0, due - now)
+
+    def _must_cut(self) -> bool:
+        if self._stream.is_full:
+            return True
+        if self._complete_since is None or self._pending:
+            return False
+        return time.monotonic() - self._complete_since >= self._settings.segment_age_s
+
+    def _is_progress_due(self) -> bool:
+        is_idle = self._complete_since is None and not self._pending
+        return is_idle and time.monotonic() - self._delivered_at >= self._settings.progress_s
+
+    def _cut(self) -> None:
+        successor = self._free_arena()
+        if successor is None:
+            return
+        cut = self._stream.cut(successor)
+        self._complete_since = time.monotonic() if self._stream.complete_rows else None
+        self._send(cut)
+
+    def _free_arena(self) -> Arena | None:
+        """Waits for one; None when the unit is stopped meanwhile."""
+        while not self._stopping.is_set():
+            if arena := self._pool.take(timeout_s=self._settings.segment_age_s):
+                self._heard_at = time.monotonic()  # whoever does not listen cannot complain of silence
+                return arena
+            self._report_if_due()
+        return None
+
+    def _send(self, cut: LogChunk) -> None:
+        with self._pending_lock:
+            self._pending += 1
+        self._delivered_at = time.monotonic()
+        self._deliver(cut)
+
+    def _report_if_due(self) -> None:
+        now = time.monotonic()
+        if now < self._report_at and not self._stream.wants_reply:
+            return
+        # only a quiet stream has to be asked how far the server is
+        self._stream.report(self._durable_ts, ask_reply=self._is_quiet)
+        self._report_at = now + self._settings.progress_s
+        self._is_quiet = True

@@ -1,0 +1,1 @@
+"""Actors: mailboxes, references, supervision. Knows nothing of Weir."""

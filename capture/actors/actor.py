@@ -1,0 +1,389 @@
+"""Actors: a bounded mailbox, a reference to it, and the loop that gives one message at a time to plain code.
+
+An actor is anything with ``async handle(message) -> reply``; ``on_start(context)`` and ``on_stop()`` are called if they
+are there. The protocol is structural, so owner and agent satisfy it without importing this module.
+
+    spawn ──► on_start ──► handle, handle, … ──► on_stop ──► every unread ask is answered with ActorDeadError
+                 ▲              │ crash
+                 └── restart ◄──┘   (only under capture.supervision; mailbox and reference stay)
+
+What is decided here:
+- *Order*: messages of one sender are handled in the order they were told, each at most once.
+- *Back-pressure*: ``tell`` waits for room, ``tell_nowait`` raises. Two actors that ``tell`` each other from their
+  handlers can wait for each other for ever: one of the two must use ``tell_nowait``.
+- *Whose fault*: a ``WeirError`` raised while answering an ask is the answer, and the actor lives on. Anything else, and
+  any error from a told message, is a crash: it ends the actor and reaches whoever runs it.
+- *Lifetime*: timers and actors spawned by an actor end with it. A crashed child crashes its parent, unless a
+  supervisor stands between them, which is what decides about restarts.
+
+Messages are handed over as they are, so they should be frozen values.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, runtime_checkable
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from capture.actors.children import ChildT, Family
+from capture.errors import ActorDeadError, AskTimeoutError, MailboxFullError, root_cause
+from reactor.errors import WeirError
+
+M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
+
+MAILBOX_SIZE = 1024
+#: messages handled between two looks at the event loop: high enough to make task switches cheap, low enough to be fair
+_BATCH = 256
+_ON_STOP_TIMEOUT_S = 10.0
+_NOTE = "in actor "
+
+_log = structlog.get_logger()
+
+
+class Actor(Protocol[M_contra]):
+    """What handles messages, one at a time."""
+
+    async def handle(self, message: M_contra, /) -> object: ...
+
+
+@runtime_checkable
+class Starts(Protocol):
+    """An actor that wants its context (itself, timers, children) before the first message."""
+
+    async def on_start(self, context: "Context", /) -> None: ...
+
+
+@runtime_checkable
+class Stops(Protocol):
+    """An actor that cleans up: after its last message, its children's end, a crash, or a stop at once."""
+
+    async def on_stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActorStatistics:
+    """``waiting``: unread messages. ``blocked``: senders waiting for room. ``starts``: 1 + restarts."""
+
+    name: str
+    waiting: int
+    blocked: int
+    mailbox_size: int
+    handled: int
+    starts: int
+    is_dead: bool
+
+
+class _Ask:
+    """The envelope of a message that expects an answer."""
+
+    __slots__ = ("answered", "error", "message", "value")
+
+    def __init__(self, message: object) -> None:
+        self.message = message
+        self.answered = anyio.Event()
+        self.value: object = None
+        self.error: WeirError | None = None
+
+    def succeed(self, value: object) -> None:
+        self.value = value
+        self.answered.set()
+
+    def fail(self, error: WeirError) -> None:
+        self.error = error
+        self.answered.set()
+
+
+class ActorRef(Generic[M]):
+    """The only way to an actor. Stays good over restarts; after the end every use raises ``ActorDeadError``."""
+
+    __slots__ = ("_cell", "_put", "name")
+
+    def __init__(self, cell: "Cell[M]") -> None:
+        self._cell = cell
+        self._put = cell.outlet.send_nowait
+        self.name = cell.name
+
+    def tell_nowait(self, message: M) -> None:
+        """Put the message into the mailbox, or raise.
+
+        :raises MailboxFullError: no room.
+        :raises ActorDeadError: nobody will read it.
+        """
+        try:
+            self._put(message)
+        except anyio.WouldBlock:
+            raise MailboxFullError(f"mailbox of {self.name} is full; slow down, or wait with tell") from None
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._cell.raise_dead()
+
+    async def tell(self, message: M) -> None:
+        """Put the message into the mailbox, waiting while it is full. Does not yield when there is room.
+
+        :raises ActorDeadError: nobody will read it.
+        """
+        try:
+            self._put(message)
+        except anyio.WouldBlock:
+            await self._wait_put(message)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._cell.raise_dead()
+
+    async def ask(self, message: M, timeout_s: float) -> Any:
+        """Tell, and wait for what ``handle`` returns; waiting for room counts too.
+
+        :raises AskTimeoutError: no answer in time.
+        :raises ActorDeadError: the actor ended before it answered.
+        :raises WeirError: what the actor raised on purpose.
+        """
+        envelope = _Ask(message)
+        with anyio.move_on_after(timeout_s):
+            await self._wait_put(envelope)
+            await envelope.answered.wait()
+        if not envelope.answered.is_set():
+            raise AskTimeoutError(f"{self.name} did not answer within {timeout_s:g} s; it may still do what was asked")
+        if envelope.error is not None:
+            raise envelope.error
+        return envelope.value
+
+    def stop(self, *, drain: bool = True) -> None:
+        """Make the actor end: after its unread messages, or (``drain=False``) at its next await."""
+        self._cell.stop(drain=drain)
+
+    async def wait_dead(self) -> None:
+        await self._cell.gone.wait()
+
+    def statistics(self) -> ActorStatistics:
+        return self._cell.statistics()
+
+    def __repr__(self) -> str:
+        return f"<ActorRef {self.name}>"
+
+    async def _wait_put(self, item: "M | _Ask") -> None:
+        try:
+            await self._cell.outlet.send(item)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._cell.raise_dead()
+
+
+class Timer:
+    """A message to come; ``cancel`` is safe at any time."""
+
+    def __init__(self) -> None:
+        self._scope = anyio.CancelScope()
+
+    def cancel(self) -> None:
+        self._scope.cancel()
+
+    async def run(self, after_s: float, ref: ActorRef[Any], message: object) -> None:
+        with self._scope:
+            await anyio.sleep(after_s)
+            await ref.tell(message)
+
+
+class Context:
+    """What an actor may do besides answering. Everything started here ends with the actor."""
+
+    def __init__(self, cell: "Cell[Any]", tasks: TaskGroup) -> None:
+        self.me: ActorRef[Any] = cell.ref
+        self.name = cell.name
+        self._tasks = tasks
+        self._family = Family(tasks)
+        self._timers: list[Timer] = []
+
+    def schedule(self, after_s: float, message: object) -> Timer:
+        """Tell the actor itself ``message`` after ``after_s`` seconds, unless it ends or restarts before."""
+        timer = Timer()
+        self._timers.append(timer)
+        self._tasks.start_soon(self._run_timer, timer, after_s, message, name=f"{self.name} timer")
+        return timer
+
+    def spawn(self, actor: Actor[M], name: str, *, mailbox_size: int = MAILBOX_SIZE) -> ActorRef[M]:
+        """An actor below this one; its crash is this one's crash."""
+        return self._family.adopt(Cell(lambda: actor, f"{self.name}/{name}", mailbox_size=mailbox_size)).ref
+
+    def adopt(self, child: ChildT) -> ChildT:
+        """Run a supervisor below this actor."""
+        return self._family.adopt(child)
+
+    def stop(self, *, drain: bool = True) -> None:
+        self.me.stop(drain=drain)
+
+    def wind_down(self) -> None:
+        """Cancel what is scheduled and let the children finish what they have."""
+        for timer in self._timers:
+            timer.cancel()
+        self._family.stop()
+
+    async def _run_timer(self, timer: Timer, after_s: float, message: object) -> None:
+        try:
+            await timer.run(after_s, self.me, message)
+        except ActorDeadError:
+            pass  # it is ending: a timer that fires into that is late, not wrong
+        finally:
+            self._timers.remove(timer)
+
+
+class Cell(Generic[M]):
+    """One actor's mailbox and loop. The mailbox outlives a crash; ``close`` ends both for good."""
+
+    def __init__(self, factory: Callable[[], Actor[M]], name: str, *, mailbox_size: int = MAILBOX_SIZE) -> None:
+        self._factory = factory
+        self._name = name
+        self.outlet, self._inlet = anyio.create_memory_object_stream[object](mailbox_size)
+        self.ref: ActorRef[M] = ActorRef(self)
+        self.gone = anyio.Event()
+        self._scope: anyio.CancelScope | None = None
+        self._is_cancelled = False
+        self._reason = "has stopped"
+        self._handled = 0
+        self._starts = 0
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def run(self) -> None:
+        """One life of the actor: ends when it is stopped, raises what it crashed with."""
+        self._starts += 1
+        try:
+            await self._live(self._factory())
+        except Exception as error:
+            cause = root_cause(error)
+            self._reason = f"crashed: {type(cause).__name__}"
+            if not hasattr(
+                cause, "__notes__"
+            ):  # the first to see it logs it; the parents it passes only add their name
+                _log.error("actor crashed", actor=self.name, error=str(cause), exc_info=cause)
+            cause.add_note(f"in actor {self.name}")
+            raise cause from None
+
+    def stop(self, *, drain: bool = True) -> None:
+        """No new messages from now on; unread ones are handled first if ``drain``."""
+        self.outlet.close()
+        if not drain:
+            self._is_cancelled = True
+            if self._scope is not None:
+                self._scope.cancel()
+
+    def close(self) -> None:
+        """Nobody will run this cell again: answer every unread ask, turn away who waits for room."""
+        self.outlet.close()
+        while True:
+            try:
+                item = self._inlet.receive_nowait()
+            except (anyio.EndOfStream, anyio.ClosedResourceError):
+                break
+            if isinstance(item, _Ask):
+                item.fail(self._dead())
+        self._inlet.close()
+        self.gone.set()
+
+    def raise_dead(self) -> NoReturn:
+        raise self._dead() from None
+
+    def statistics(self) -> ActorStatistics:
+        mailbox = self._inlet.statistics()
+        return ActorStatistics(
+            name=self.name,
+            waiting=mailbox.current_buffer_used,
+            blocked=mailbox.tasks_waiting_send,
+            mailbox_size=int(mailbox.max_buffer_size),
+            handled=self._handled,
+            starts=self._starts,
+            is_dead=self.gone.is_set(),
+        )
+
+    def _dead(self) -> ActorDeadError:
+        return ActorDeadError(f"actor {self.name} {self._reason}; the message was not handled")
+
+    async def _live(self, actor: Actor[M]) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._scope = tasks.cancel_scope
+                if self._is_cancelled:
+                    self._scope.cancel()
+                context = Context(self, tasks)
+                if isinstance(actor, Starts):
+                    await actor.on_start(context)
+                await self._serve(actor)
+                context.wind_down()
+        finally:
+            self._scope = None
+            if isinstance(actor, Stops):
+                with anyio.move_on_after(_ON_STOP_TIMEOUT_S, shield=True) as cleaning:
+                    await actor.on_stop()
+                if cleaning.cancelled_caught:
+                    _log.warning("actor did not clean up in time", actor=self.name, limit_s=_ON_STOP_TIMEOUT_S)
+
+    async def _serve(self, actor: Actor[M]) -> None:
+        """Give every message to the actor until the mailbox is closed and empty.
+
+        Waiting for a message costs a task switch, taking one that is there does not: so take up to a batch, then let
+        the event loop look around.
+        """
+        handle: Callable[[Any], Awaitable[object]] = actor.handle
+        take_nowait, left = self._inlet.receive_nowait, 0
+        while True:
+            try:
+                item = take_nowait() if left else await self._inlet.receive()
+            except anyio.WouldBlock:
+                left = 0
+                continue
+            except anyio.EndOfStream:
+                return
+            left = left - 1 if left else _BATCH
+            self._handled += 1
+            if type(item) is _Ask:
+                await self._answer(handle, item)
+            else:
+                await handle(item)
+
+    async def _answer(self, handle: Callable[[Any], Awaitable[object]], ask: _Ask) -> None:
+        try:
+            ask.succeed(await handle(ask.message))
+        except WeirError as error:
+            ask.fail(error)
+        except BaseException:
+            ask.fail(ActorDeadError(f"actor {self.name} ended while it answered; what was asked may be half done"))
+            raise
+
+
+class ActorSystem:
+    """The root of a tree of actors: ``async with`` runs them; leaving waits until all have read their mailboxes.
+
+    A crash that no supervisor takes care of cancels everything and is raised where the system was entered: a system
+    that goes on without one of its parts would look healthy and not be.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._group = anyio.create_task_group()
+        self._family = Family(self._group)
+
+    def spawn(self, actor: Actor[M], name: str, *, mailbox_size: int = MAILBOX_SIZE) -> ActorRef[M]:
+        return self.adopt(Cell(lambda: actor, f"{self.name}/{name}", mailbox_size=mailbox_size)).ref
+
+    def adopt(self, child: ChildT) -> ChildT:
+        """Run a supervisor, or anything else that runs, stops and closes."""
+        return self._family.adopt(child)
+
+    def stop(self, *, drain: bool = True) -> None:
+        self._family.stop(drain=drain)
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if error is None:
+            self.stop()
+        try:
+            return await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            raise root_cause(group) from None

@@ -1,0 +1,1 @@
+"""Cluster port and its interfaces: HTTP, client, Python, metrics."""

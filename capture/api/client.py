@@ -1,0 +1,196 @@
+"""The HTTP API's client, for the command line: blocking, one method per route, errors as one line.
+
+What the server refused comes back as ``RemoteError`` with the server's own code and text.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from capture.api import port as views
+from capture.errors import ServerUnreachableError, StillRunningError
+from reactor.errors import WeirError
+
+V = TypeVar("V", bound=views.View)
+_CONNECT_TIMEOUT_S = 5.0
+_ANSWER_TIMEOUT_S = 60.0
+
+
+class RemoteError(WeirError):
+    """The server refused or failed; ``code`` and text are the server's."""
+
+    def __init__(self, message: str, *, code: str, status: int) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+
+
+class Client:
+    """A context manager; the methods are those of ``capture.api.port.Cluster``."""
+
+    def __init__(
+        self, server: str, *, timeout_s: float = _ANSWER_TIMEOUT_S, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._server = server.rstrip("/") if "://" in server else f"http://{server.rstrip('/')}"
+        timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
+        # No proxies from the environment: captures are called by their own addresses.
+        self._http = httpx.Client(timeout=timeout, transport=transport, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._http.close()
+
+    def create(self, spec: views.ChangefeedSpec) -> views.ChangefeedView:
+        """Checks of source and sink are part of it, so it may take a while."""
+        body = spec.model_dump(mode="json", exclude_none=True)
+        return self._one(views.ChangefeedView, "changefeeds", method="POST", body=body)
+
+    def list(self) -> "_Views[views.ChangefeedView]":
+        return self._many(views.ChangefeedView, "changefeeds")
+
+    def query(self, changefeed_id: str) -> views.ChangefeedView:
+        return self._one(views.ChangefeedView, _path(changefeed_id))
+
+    def pause(self, changefeed_id: str) -> views.ChangefeedView:
+        return self._one(views.ChangefeedView, _path(changefeed_id, "pause"), method="POST")
+
+    def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> views.ChangefeedView:
+        body = {} if overwrite_checkpoint_ts is None else {"overwrite_checkpoint_ts": overwrite_checkpoint_ts}
+        return self._one(views.ChangefeedView, _path(changefeed_id, "resume"), method="POST", body=body)
+
+    def update(self, changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
+        body = asked.model_dump(mode="json", exclude_none=True)
+        return self._one(views.UpdateView, _path(changefeed_id), method="PUT", body=body)
+
+    def rewind(self, changefeed_id: str, ts: int) -> views.RewindView:
+        return self._one(views.RewindView, _path(changefeed_id, "rewind"), method="POST", body={"ts": ts})
+
+    def move_table(self, changefeed_id: str, table: str, capture_id: str) -> views.MoveView:
+        body = {"table": table, "capture_id": capture_id}
+        return self._one(views.MoveView, _path(changefeed_id, "move_table"), method="POST", body=body)
+
+    def split(self, changefeed_id: str, table: str, spans: int | None = None) -> views.CutView:
+        body = {"table": table} | ({} if spans is None else {"spans": spans})
+        return self._one(views.CutView, _path(changefeed_id, "split"), method="POST", body=body)
+
+    def rebalance(self, changefeed_id: str) -> None:
+        self._call("POST", _path(changefeed_id, "rebalance"))
+
+    def drain(self, capture_id: str) -> views.DrainView:
+        return self._one(views.DrainView, f"captures/{quote(capture_id, safe='')}/drain", method="POST")
+
+    def resign_owner(self) -> views.ResignView:
+        return self._one(views.ResignView, "owner/resign", method="POST")
+
+    def remove(self, changefeed_id: str) -> None:
+        self._call("DELETE", _path(changefeed_id))
+
+    def tables(self, changefeed_id: str) -> "_Views[views.TableView]":
+        return self._many(views.TableView, _path(changefeed_id, "tables"))
+
+    def diff(self, changefeed_id: str) -> "_Views[views.TableDiff]":
+        """Takes as long as reading both sides takes."""
+        return self._many(views.TableDiff, _path(changefeed_id, "diff"), unlimited=True)
+
+    def captures(self) -> "_Views[views.CaptureView]":
+        return self._many(views.CaptureView, "captures")
+
+    def status(self) -> views.StatusView:
+        return self._one(views.StatusView, "status")
+
+    def health(self) -> views.HealthView:
+        """An unhealthy cluster is an answer, not an error."""
+        return self._one(views.HealthView, "health", accepted=(200, 503))
+
+    def _one(
+        self,
+        model: type[V],
+        path: str,
+        *,
+        method: str = "GET",
+        body: object = None,
+        accepted: Sequence[int] = (200, 201, 202),
+    ) -> V:
+        answer = self._call(method, path, body=body, accepted=accepted)
+        try:
+            return model.model_validate_json(answer.content)
+        except ValueError:
+            raise self._refused(answer) from None
+
+    def _many(self, model: type[V], path: str, *, unlimited: bool = False) -> "_Views[V]":
+        answer = self._call("GET", path, unlimited=unlimited)
+        try:
+            return [model.model_validate(item) for item in answer.json()]
+        except (ValueError, TypeError):
+            raise self._refused(answer) from None
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        unlimited: bool = False,
+        accepted: Sequence[int] = (200, 201, 202, 204),
+    ) -> httpx.Response:
+        timeout = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S) if unlimited else httpx.USE_CLIENT_DEFAULT
+        try:
+            answer = self._http.request(method, f"{self._server}/api/v2/{path}", json=body, timeout=timeout)
+        except httpx.ReadTimeout:
+            raise self._unanswered() from None
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise self._unreachable(error) from None
+        if answer.status_code in accepted and not _is_still_running(answer):
+            return answer
+        raise self._refused(answer)
+
+    def _refused(self, answer: httpx.Response) -> WeirError:
+        try:
+            error = answer.json()
+            return RemoteError(error["error_msg"], code=error["error_code"], status=answer.status_code)
+        except (ValueError, KeyError, TypeError):
+            return self._not_weir(answer)
+
+    def _not_weir(self, answer: httpx.Response) -> ServerUnreachableError:
+        text = f"what answers at {self._server} is not Weir (HTTP {answer.status_code}); give another --server URL"
+        return ServerUnreachableError(text)
+
+    def _unanswered(self) -> StillRunningError:
+        """It took the request: whatever that asked for may be done yet."""
+        wait_s = self._http.timeout.read or 0.0
+        text = (
+            f"the server at {self._server} has not answered for {wait_s:.0f} s; what was asked for may still be running"
+        )
+        return StillRunningError(f"{text}: see `weir changefeed query`")
+
+    def _unreachable(self, error: Exception) -> ServerUnreachableError:
+        why = (
+            "it does not answer in time" if isinstance(error, httpx.TimeoutException) else str(error) or "no connection"
+        )
+        text = f"no Weir server at {self._server} ({why}); start one with `weir server`, or give --server URL"
+        return ServerUnreachableError(text)
+
+
+#: Inside ``Client`` the name ``list`` is the method.
+_Views = list
+
+
+def _is_still_running(answer: httpx.Response) -> bool:
+    """Accepted, but nobody can say yet how it went."""
+    if answer.status_code != httpx.codes.ACCEPTED:
+        return False
+    try:
+        said = answer.json()
+    except ValueError:
+        return False
+    return isinstance(said, dict) and said.get("error_code") == StillRunningError.code
+
+
+def _path(changefeed_id: str, action: str = "") -> str:
+    path = f"changefeeds/{quote(changefeed_id, safe='')}"
+    return f"{path}/{action}" if action else path

@@ -1,0 +1,49 @@
+"""Prometheus metrics: what is known of the changefeeds, made anew at each scrape from what the owner shows.
+
+Only the owner exposes changefeeds, so a cluster's scrape has each of them once, whoever is owner. The process's own
+metrics are on every capture.
+"""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from capture.api import port as views
+from reactor.errors import WeirError
+from reactor.records.changefeed import FeedState
+
+
+async def exposition(cluster: views.Cluster) -> bytes:
+    """The text of one scrape. A question that the owner cannot answer now leaves its metrics out, not the others."""
+    registry = CollectorRegistry()
+    gauge("weir_capture_is_owner", "1 on the elected owner", registry).set(cluster.is_owner)
+    feeds: Sequence[views.ChangefeedView] = ()
+    if cluster.is_owner:
+        try:
+            feeds = await cluster.list()
+        except WeirError:
+            feeds = ()
+    _add_feeds(registry, feeds)
+    return generate_latest(registry) + generate_latest()
+
+
+def gauge(name: str, text: str, registry: CollectorRegistry, *labels: str) -> Gauge:
+    return Gauge(name, text, labels, registry=registry)
+
+
+def _add_feeds(registry: CollectorRegistry, feeds: Sequence[views.ChangefeedView]) -> None:
+    checkpoint = gauge("weir_changefeed_checkpoint_ts", "all commits up to it are in the sink", registry, "changefeed")
+    resolved = gauge("weir_changefeed_resolved_ts", "all commits up to it are in the log", registry, "changefeed")
+    lag = gauge("weir_changefeed_lag_seconds", "age of the checkpoint", registry, "changefeed")
+    changes = gauge("weir_changefeed_changes", "row changes written under this epoch", registry, "changefeed")
+    blocked = gauge("weir_changefeed_blocked", "1 while something holds it up", registry, "changefeed")
+    state = gauge("weir_changefeed_state", "1 for the state it is in", registry, "changefeed", "state")
+    for feed in feeds:
+        checkpoint.labels(feed.id).set(feed.checkpoint_ts)
+        resolved.labels(feed.id).set(feed.resolved_ts)
+        changes.labels(feed.id).set(feed.changes)
+        blocked.labels(feed.id).set(bool(feed.blocked_by))
+        if feed.lag_seconds is not None:
+            lag.labels(feed.id).set(feed.lag_seconds)
+        for one in FeedState:
+            state.labels(feed.id, one.value).set(one is feed.state)

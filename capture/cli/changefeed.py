@@ -1,0 +1,268 @@
+"""``weir changefeed …``: create, watch, change and stop changefeeds."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capture.api import port as views
+from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, client_of
+from capture.terminal import console
+from reactor.ids import MAX_TS
+from reactor.records.changefeed import ChangefeedConfig, FeedState, Mode, SinkMode
+
+if TYPE_CHECKING:
+    from capture.api.client import Client
+
+changefeed_app = typer.Typer(no_args_is_help=True, help="Create, watch, change and stop changefeeds.")
+
+
+@changefeed_app.command("create")
+def create(
+    changefeed_id: Id,
+    source_uri: Annotated[
+        str,
+        typer.Option(
+            help="postgresql://user:password@host:port/database, mysql://…, mariadb://…; or ?password=env:NAME"
+        ),
+    ],
+    sink_uri: Annotated[str, typer.Option(help="delta+file:///directory")],
+    mode: Annotated[Mode, typer.Option(help="Which of dump, load and sync to do.")] = Mode.ALL,
+    sink_mode: Annotated[
+        SinkMode, typer.Option(help="Tables equal to the source's, or every change.")
+    ] = SinkMode.UPSERT,
+    config: Annotated[Path | None, typer.Option(help="Filter and more, in TOML.")] = None,
+    start_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to start; default: now.")] = None,
+    target_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to stop; default: never.")] = None,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Create a changefeed; source and sink are checked first."""
+    spec = views.ChangefeedSpec(
+        changefeed_id=changefeed_id,
+        source_uri=source_uri,
+        sink_uri=sink_uri,
+        mode=mode,
+        sink_mode=sink_mode,
+        start_ts=start_ts,
+        target_ts=target_ts,
+        config=_changefeed_config(config),
+    )
+    with client_of(server) as client, console.waiting("checking source and sink"):
+        view = client.create(spec)
+    _show(view, json=json, text=f"changefeed {view.id} is created: {view.source} → {view.sink}")
+
+
+@changefeed_app.command("list")
+def list_(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """All changefeeds with their state and lag."""
+    with client_of(server) as client:
+        feeds = client.list()
+    if json:
+        return console.print_json(feeds)
+    rows = [(feed.id, feed.state, feed.checkpoint_ts, console.when(feed.checkpoint_time), _lag(feed)) for feed in feeds]
+    console.print_table(("id", "state", "checkpoint", "commit time", "lag"), rows)
+    return None
+
+
+@changefeed_app.command("query")
+def query(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """One changefeed: how far it is, and what holds it up."""
+    with client_of(server) as client:
+        view = client.query(changefeed_id)
+    _show(view, json=json)
+
+
+@changefeed_app.command("pause")
+def pause(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """Stop a changefeed and keep its position."""
+    with client_of(server) as client, console.waiting("pausing"):
+        view = client.pause(changefeed_id)
+    _show(view, json=json, text=f"changefeed {view.id} is {view.state} at {view.checkpoint_ts}")
+
+
+@changefeed_app.command("resume")
+def resume(
+    changefeed_id: Id,
+    overwrite_checkpoint_ts: Annotated[
+        int | None, typer.Option(min=0, max=MAX_TS, help="Go on from there instead.")
+    ] = None,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Start a stopped or failed changefeed again."""
+    with client_of(server) as client, console.waiting("resuming"):
+        view = client.resume(changefeed_id, overwrite_checkpoint_ts=overwrite_checkpoint_ts)
+    _show(view, json=json, text=f"changefeed {view.id} is {view.state} from {view.checkpoint_ts}")
+
+
+@changefeed_app.command("update")
+def update(
+    changefeed_id: Id,
+    source_uri: Annotated[str | None, typer.Option(help="The same server by another address or user.")] = None,
+    sink_uri: Annotated[str | None, typer.Option(help="Where the sink's tables are now.")] = None,
+    mode: Annotated[
+        Mode | None, typer.Option(help="How one goes on that has finished: load-sync loads its dump.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="The whole configuration, in TOML.")] = None,
+    target_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to stop; 0: never.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="One that runs is paused for it, and goes on.")] = False,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Change a stopped or failed changefeed, or with --restart one that runs, and show the difference.
+
+    One that has finished a dump, or a full copy, goes on in another --mode.
+    """
+    asked = views.ChangefeedUpdate(
+        source_uri=source_uri,
+        sink_uri=sink_uri,
+        mode=mode,
+        target_ts=target_ts,
+        config=None if config is None else _changefeed_config(config),
+        dry_run=dry_run,
+    )
+    with (
+        client_of(server) as client,
+        console.waiting("checking source and sink"),
+        _paused(client, changefeed_id, wanted=restart) as goes_on,
+    ):
+        done = client.update(changefeed_id, asked)
+    if json:
+        return console.print_json(done)
+    if not done.changes:
+        return console.print_line(f"changefeed {changefeed_id} is like that already")
+    outcome = "would change" if done.dry_run else "is changed" if goes_on else "is changed; resume it"
+    title = f"changefeed {changefeed_id} {outcome}"
+    rows = [(change.field, change.before, change.after) for change in done.changes]
+    console.print_table(("field", "before", "after"), rows, title=title)
+    return None
+
+
+@contextmanager
+def _paused(client: "Client", changefeed_id: str, *, wanted: bool) -> Iterator[bool]:
+    """Whether it ran; then it goes on behind this, whatever happens."""
+    runs = wanted and client.query(changefeed_id).state not in (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
+    if runs:
+        client.pause(changefeed_id)
+    try:
+        yield runs
+    finally:
+        if runs:
+            client.resume(changefeed_id)
+
+
+@changefeed_app.command("rewind")
+def rewind(
+    changefeed_id: Id,
+    ts: Annotated[int, typer.Option(min=0, max=MAX_TS, help="Go on from there.")],
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Set a stopped changefeed back, as far as its log reaches, for a sink that was itself set back."""
+    with client_of(server) as client, console.waiting("asking the sink what it records"):
+        done = client.rewind(changefeed_id, ts)
+    if json:
+        return console.print_json(done)
+    title = f"changefeed {changefeed_id} stands at {done.changefeed.checkpoint_ts}; resume it"
+    rows = [(table.table, table.ts) for table in done.tables]
+    console.print_table(("table", "written again from"), rows, title=title)
+    return None
+
+
+@changefeed_app.command("move-table")
+def move_table(
+    changefeed_id: Id,
+    table: Annotated[str, typer.Option(help="schema.name")],
+    capture: Annotated[str, typer.Option(help="The id of the capture that shall have it.")],
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Give a table to a capture; `weir tables` shows when it is there."""
+    with client_of(server) as client:
+        moving = client.move_table(changefeed_id, table, capture)
+    if json:
+        return console.print_json(moving)
+    return console.print_line(f"{table}: {moving.spans} table spans on their way to capture {capture}")
+
+
+@changefeed_app.command("split")
+def split(
+    changefeed_id: Id,
+    table: Annotated[str, typer.Option(help="schema.name")],
+    spans: Annotated[
+        int | None, typer.Option(min=1, help="How many; default: as many as the captures share well.")
+    ] = None,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Let several captures write a table, each its part of the keys; `weir tables` shows when they do."""
+    with client_of(server) as client:
+        cut = client.split(changefeed_id, table, spans)
+    _show_cut(cut, json=json)
+
+
+@changefeed_app.command("join")
+def join(
+    changefeed_id: Id,
+    table: Annotated[str, typer.Option(help="schema.name")],
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Undo `split`: one capture writes the table again."""
+    with client_of(server) as client:
+        cut = client.split(changefeed_id, table, 1)
+    _show_cut(cut, json=json)
+
+
+@changefeed_app.command("rebalance")
+def rebalance(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """Even out a changefeed's table spans over the captures now, instead of within a minute."""
+    with client_of(server) as client:
+        client.rebalance(changefeed_id)
+    if json:
+        return console.print_json({"id": changefeed_id, "rebalancing": True})
+    return console.print_line(f"changefeed {changefeed_id} is being rebalanced")
+
+
+@changefeed_app.command("remove")
+def remove(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """Forget a changefeed and its slot; the sink's tables stay."""
+    with client_of(server) as client, console.waiting("removing"):
+        client.remove(changefeed_id)
+    if json:
+        console.print_json({"id": changefeed_id, "removed": True})
+    else:
+        console.print_line(f"changefeed {changefeed_id} is removed")
+
+
+def _changefeed_config(file: Path | None) -> ChangefeedConfig:
+    from capture.config import load_changefeed_config
+
+    return load_changefeed_config(file) if file is not None else ChangefeedConfig()
+
+
+def _show(view: views.ChangefeedView, *, json: bool, text: str = "") -> None:
+    if json:
+        console.print_json(view)
+    elif text:
+        console.print_line(text)
+    else:
+        console.print_fields(view)
+
+
+def _show_cut(cut: views.CutView, *, json: bool) -> None:
+    if json:
+        console.print_json(cut)
+    elif cut.spans == cut.wanted:
+        console.print_line(f"{cut.table} is like that already: {cut.spans} table spans")
+    else:
+        console.print_line(f"{cut.table}: {cut.spans} table spans become {cut.wanted}")
+
+
+def _lag(feed: views.ChangefeedView) -> str:
+    lag = "" if feed.lag_seconds is None else f"{feed.lag_seconds:.1f} s"
+    return f"{lag} ({feed.blocked_by})" if feed.blocked_by else lag

@@ -1,0 +1,215 @@
+"""The command line: ``weir …``, the same as ``python -m capture …``.
+
+Each command reads its options, asks one question of a server (``capture.api.client``) or runs one thing, and prints.
+With
+``--json`` exactly one JSON document goes to stdout. Exit codes: 0 only if it did what was asked, 2 for a wrong command
+line, 130 for Ctrl-C, 141 where nobody reads what is written, 1 for everything else. Heavy imports (Spark, Arrow, HTTP)
+happen in the commands that need them.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer.exceptions import TyperException
+
+from capture.cli.changefeed import changefeed_app
+from capture.cli.members import capture_app, owner_app
+from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, client_of
+from capture.terminal import console
+
+app = typer.Typer(
+    name="weir",
+    help="Change data capture from databases into lakehouse tables.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+#: of a statement in a table
+log_app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
+app.add_typer(changefeed_app, name="changefeed")
+app.add_typer(capture_app, name="capture")
+app.add_typer(owner_app, name="owner")
+app.add_typer(log_app, name="log")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. Errors become one line on stderr."""
+    # We fork only to exec; gRPC's handlers for more than that would print a line each time.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=arguments, prog_name="weir", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _leave_pipe()
+    except TyperException as error:
+        sys.stderr.write(f"error: {error.format_message().rstrip('.')}; see --help\n")
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except Exception as error:
+        if console.is_debugging():
+            raise
+        if isinstance(console.root_of(error), KeyboardInterrupt):
+            return 130
+        console.print_error(error)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _leave_pipe() -> int:
+    """Nobody reads any more (``| head``): no word about it, as a shell's own tools say none."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
+
+
+@app.command()
+def version(json: Json = False) -> None:
+    """Print the version."""
+    from capture.version import installed_version
+
+    if json:
+        console.print_json({"version": installed_version()})
+    else:
+        console.print_line(f"weir {installed_version()}")
+
+
+@app.command(hidden=True)
+def java(json: Json = False) -> None:
+    """Print the Java that Spark will use, or what is wrong with it."""
+    from agent.spark.java import find_java
+
+    path = str(find_java())
+    if json:
+        console.print_json({"java": path})
+    else:
+        console.print_line(path)
+
+
+@app.command()
+def server(
+    config: Annotated[
+        Path | None, typer.Option(help="Settings in TOML; flags and WEIR_* variables win over it.")
+    ] = None,
+    etcd: Annotated[str | None, typer.Option(help="URL[,URL] of etcd; without it an embedded one is started.")] = None,
+    addr: Annotated[str | None, typer.Option(help="host:port of the HTTP API.")] = None,
+    advertise_addr: Annotated[str | None, typer.Option(help="What others call instead of --addr.")] = None,
+    peer_addr: Annotated[str | None, typer.Option(help="host:port for other captures.")] = None,
+    advertise_peer_addr: Annotated[str | None, typer.Option(help="What others call instead of --peer-addr.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where this capture keeps its own files.")] = None,
+    log_storage: Annotated[str | None, typer.Option(help="URI of the change log, the same for all captures.")] = None,
+    spark_master: Annotated[str | None, typer.Option(help="local[*], spark://…, yarn, k8s://…, sc://…")] = None,
+    cluster_id: Annotated[str | None, typer.Option(help="Captures with the same id and etcd are one cluster.")] = None,
+    secret_key_file: Annotated[Path | None, typer.Option(help="Key for secrets in etcd, the same for all.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_file: Annotated[Path | None, typer.Option(help="Log there instead of to stderr.")] = None,
+) -> int:
+    """Run one capture until SIGTERM or Ctrl-C."""
+    from agent.spark import memory
+    from capture import gc_settings, logs
+    from capture.config import load_server_settings
+    from reactor import loop
+
+    memory.give_back_early()
+    from capture.server import leave_threads_behind, serve
+
+    settings = load_server_settings(
+        config,
+        etcd=etcd,
+        addr=addr,
+        advertise_addr=advertise_addr,
+        peer_addr=peer_addr,
+        advertise_peer_addr=advertise_peer_addr,
+        data_dir=data_dir,
+        log_storage=log_storage,
+        spark_master=spark_master,
+        cluster_id=cluster_id,
+        secret_key_file=secret_key_file,
+        log_level=log_level,
+        log_file=log_file,
+    )
+    logs.configure(settings.log_level, file=settings.log_file)
+    from capture.capture import Capture  # takes a second: after what is quickly said
+
+    gc_settings.collect_seldom()
+    code = loop.run(serve, settings, Capture)
+    leave_threads_behind(code)
+    return code
+
+
+@app.command()
+def quickstart(
+    source: Annotated[Literal["postgres", "mariadb"], typer.Option(help="Whose tables are replicated.")] = "postgres",
+    dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Everything goes below it; a second run goes on from there.",
+            show_default="weir-data, weir-data-mariadb",
+        ),
+    ] = None,
+    seconds: Annotated[int, typer.Option(min=1, help="How long it is written to.")] = 60,
+    scale: Annotated[int, typer.Option(min=1, help="How large the tables are: 100,000 rows each.")] = 10,
+    rate: Annotated[int, typer.Option(min=0, help="Transactions per second; 0: as fast as it goes.")] = 500,
+    json: Json = False,
+) -> int:
+    """See it work: an embedded database under load, replicated into Delta tables, compared at the end."""
+    from agent.spark import memory
+
+    memory.give_back_early()
+    from capture.capture import Capture
+    from capture.quickstart.quickstart import run
+
+    return run(source, dir, Capture, seconds=seconds, scale=scale, rate=rate, json=json)
+
+
+@app.command()
+def tables(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """The tables of a changefeed, and which capture has them."""
+    with client_of(server) as client:
+        found = client.tables(changefeed_id)
+    if json:
+        return console.print_json(found)
+    rows = [
+        (
+            table.table,
+            ", ".join(table.key),
+            table.checkpoint_ts,
+            tuple(f"{s.span} {s.capture} {s.state}" for s in table.spans),
+        )
+        for table in found
+    ]
+    console.print_table(("table", "key", "checkpoint", "spans"), rows)
+    return None
+
+
+@app.command()
+def diff(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> int:
+    """Compare source and sink at one Ts, table by table; exit 0 only if they are equal."""
+    with client_of(server) as client, console.waiting("comparing source and sink"):
+        found = client.diff(changefeed_id)
+    equal = all(table.equal for table in found)
+    if json:
+        console.print_json({"equal": equal, "tables": found})
+    else:
+        rows = [(t.table, t.equal, t.source_rows, t.sink_rows, t.differences) for t in found]
+        console.print_table(("table", "equal", "source rows", "sink rows", "first differences"), rows)
+    return 0 if equal else 1
+
+
+@log_app.command("inspect")
+def inspect(
+    file: Annotated[str, typer.Argument(help="A segment of the change log (path or URI), or a binlog file.")],
+    limit: Annotated[int, typer.Option(min=0, help="Decoded changes to show of each batch or event.")] = 5,
+    skip: Annotated[int, typer.Option(min=0, help="Events of a binlog to pass over.")] = 0,
+    count: Annotated[int | None, typer.Option(min=1, help="Events of a binlog to show; default: all.")] = None,
+    json: Json = False,
+) -> int:
+    """Decode a segment of the change log, or a binlog file of MySQL or MariaDB; exit 0 only if all of it is read."""
+    from capture.inspection import command as inspecting
+
+    return inspecting.run(file, limit=limit, skip=skip, count=count, json=json)

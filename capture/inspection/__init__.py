@@ -1,0 +1,1 @@
+"""Inspection of log files: the command `log inspect`."""

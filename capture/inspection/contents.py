@@ -1,0 +1,137 @@
+"""What a file of a log holds, for people, row changes decoded: a segment of the change log, or a binlog file.
+
+A segment is told batch by batch, a binlog event by event. Where a file is damaged or cut off, what comes before that
+is shown, and then the error is raised.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from agent.errors import DecodeError
+from agent.log.salvage import whole_batches
+from agent.rows.changes import DELETE, INSERT, TRUNCATE, UPDATE, Changes
+from agent.rows.schema import TableSchema
+from agent.sources.mysql.inspect.report import ToldEvent, read_events
+from agent.sources.registry import decode
+from capture.api.port import View
+
+_NAMES: Mapping[int, str] = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
+_UNCHANGED = "(unchanged)"
+
+
+class ChangeView(View):
+    """One change; values in their text form."""
+
+    commit_ts: int
+    operation: str
+    before: dict[str, str | None] | None
+    after: dict[str, str | None] | None
+
+
+class BatchView(View):
+    """One batch: the changes of one table under one schema."""
+
+    table: str
+    table_id: int
+    columns: tuple[str, ...]
+    changes: int
+    bytes: int
+    first_ts: int
+    last_ts: int
+    commit_time: float
+    rows: tuple[ChangeView, ...]
+    problem: str = ""
+
+
+class EventView(View):
+    """One event of a binlog file; ``time`` in Unix seconds. ``problem``: why it, or a part of it, cannot be read."""
+
+    position: int
+    time: int
+    event: str
+    what: str
+    table: str
+    rows: tuple[ChangeView, ...]
+    problem: str = ""
+
+
+def inspect_binlog(path: str, *, limit: int, skip: int = 0, count: int | None = None) -> Iterator[EventView]:
+    """``count`` events behind the first ``skip`` (all, where that is None), at most ``limit`` rows of each.
+
+    :raises SourceConfigError: it is no binlog file.
+    :raises DecodeError: it is damaged or cut off behind what came.
+    """
+    for told in islice(read_events(Path(path), skip=skip), count):
+        yield _event_view(told, limit)
+
+
+def _event_view(told: ToldEvent, limit: int) -> EventView:
+    changes = told.changes
+    return EventView(
+        position=told.event.at,
+        time=told.event.time,
+        event=told.name,
+        what=told.what,
+        table=told.table,
+        rows=tuple(_change_view(changes, index) for index in range(min(limit, len(changes)))) if changes else (),
+        problem=told.problem,
+    )
+
+
+def inspect_segment(path: str, *, limit: int) -> Iterator[BatchView]:
+    """:raises LogError: the file is missing, damaged or cut off, behind what came."""
+    for schema, batch, commit_time in whole_batches(path):
+        yield _batch_view(schema, batch, commit_time, limit=limit)
+
+
+def _batch_view(schema: TableSchema, batch: pa.RecordBatch, commit_time: float, *, limit: int) -> BatchView:
+    commit_ts = batch.column("commit_ts").to_numpy()
+    rows: tuple[ChangeView, ...] = ()
+    problem = ""
+    try:
+        changes = decode(schema, batch.slice(0, limit))
+        rows = tuple(_change_view(changes, index) for index in range(len(changes)))
+    except DecodeError as error:
+        problem = str(error)
+    return BatchView(
+        table=schema.qualified_name,
+        table_id=schema.table_id,
+        columns=tuple(f"{column.name} {column.type_name}".strip() for column in schema.columns),
+        changes=batch.num_rows,
+        bytes=batch.nbytes,
+        first_ts=int(commit_ts[0]),
+        last_ts=int(commit_ts[-1]),
+        commit_time=commit_time,
+        rows=rows,
+        problem=problem,
+    )
+
+
+def _change_view(changes: Changes, index: int) -> ChangeView:
+    operation = int(changes.op[index])
+    after = _row(changes.after, index) if operation in (INSERT, UPDATE) else None
+    for name, is_unchanged in changes.unchanged.items():
+        if after is not None and is_unchanged[index]:
+            after[name] = _UNCHANGED
+    before = _row(changes.before, index) if changes.before is not None and changes.before_kind[index] else None
+    return ChangeView(commit_ts=int(changes.commit_ts[index]), operation=_NAMES[operation], before=before, after=after)
+
+
+def _row(batch: pa.RecordBatch, index: int) -> dict[str, str | None]:
+    values: dict[str, Any] = batch.slice(index, 1).to_pylist()[0]
+    return {name: None if value is None else _value(value) for name, value in values.items()}
+
+
+def _value(value: object) -> str:
+    """Bytes that may be read as text are; others are in hex."""
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return "0x" + value.hex()
+    return text if text.isprintable() else "0x" + value.hex()

@@ -1,0 +1,407 @@
+"""What a capture's process gives its lives to work with: Spark, the log storage, the key to secrets, and real parts.
+
+It outlives sessions. It also does for the door what needs source and sink but no owner: checks before a changefeed is
+created, cleaning up after one is removed, and comparing tables.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+import structlog
+from anyio import CapacityLimiter, to_thread
+
+from agent.control.runtime import SpanRuntime
+from agent.errors import LogStorageMismatchError, SinkConfigError
+from agent.feeds import diff
+from agent.feeds.runtime import ChangefeedRuntime, Feed
+from agent.log.storage import LogDirectory, claim
+from agent.ports.sink import SpanRepartition
+from agent.ports.source import ComparisonSnapshot, Identity, Position
+from agent.spark.executor import SparkExecutor
+from agent.units import readers
+from capture.api.port import ChangefeedSpec, TableDiff
+from capture.config import ServerSettings
+from capture.member.once import Once
+from capture.member.preflight import check_first
+from capture.member.processor_host import RuntimeFactory
+from capture.member.schema_work import SchemaWork
+from capture.security.secrets import Keeper, mask
+from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
+from owner.scheduler.spans import even_spans
+from reactor import failpoints, keys
+from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
+from reactor.errors import WeirError
+from reactor.failpoints import Point
+from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
+from reactor.records import held
+from reactor.records.changefeed import ChangefeedInfo, LogHead, RunningError, TableRecord, UnitRecord
+from reactor.records.log_mark import mark_of
+from reactor.records.partitioning import TablePartitioning
+from reactor.state import ClusterState
+from reactor.store.port import Compare, EtcdClient, Put, Target
+
+T = TypeVar("T")
+
+_log = structlog.get_logger()
+
+#: questions of operators at one time; what a silent source holds is none of the threads that write the log
+_QUESTIONS = 8
+
+
+class MemberDataPlane(RuntimeFactory, Protocol):
+    """The works as one life uses them."""
+
+    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
+        """Clean up after a removed changefeed, and say how it went."""
+        ...
+
+    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
+        """Find out what the sink's readers see, and say it."""
+        ...
+
+    async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
+        """Give a table other spans at the sink, and say how it went."""
+        ...
+
+    async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
+        """Let the sink's tables follow a schema change, and say how it went."""
+        ...
+
+
+class Comparison(Protocol):
+    """The source as it was at ``ts``, to be compared with a sink that stands there."""
+
+    @property
+    def ts(self) -> Ts: ...
+
+    async def run(self) -> list[TableDiff]: ...
+
+
+class DataPlane(Protocol):
+    """See above; ``capture.capture`` states what a simulated cluster has to bring instead."""
+
+    @property
+    def keeper(self) -> Keeper: ...
+
+    async def start(self, client: EtcdClient) -> None:
+        """:raises WeirError: no Java, Spark does not start, or the log storage is not this cluster's."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane: ...
+
+    async def check(self, spec: ChangefeedSpec) -> None:
+        """:raises WeirError: source or sink say why this changefeed cannot be."""
+        ...
+
+    async def recorded(
+        self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]
+    ) -> tuple[Ts, ...]:
+        """What the sink records for each of the unit's tables; empty when it keeps no records.
+
+        :raises WeirError: it has no record of a table, or is not this changefeed's.
+        """
+        ...
+
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
+        """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
+        ...
+
+    def comparison(
+        self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
+    ) -> AbstractAsyncContextManager[Comparison]:
+        """Hold on to the tables as they are now at the source, at a Ts of the log whose head is given."""
+        ...
+
+
+class LocalDataPlane:
+    """Sources, Spark and sinks."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._spark = SparkExecutor(
+            settings.spark_master, settings=settings.spark, work_dir=(settings.data_dir / "spark").absolute()
+        )
+        self._keeper: Keeper | None = None
+        self._heartbeat_budget = CapacityLimiter(_QUESTIONS)
+
+    @property
+    def keeper(self) -> Keeper:
+        if self._keeper is None:
+            path = self._settings.secret_key_file
+            own = self._settings.data_dir / "secret.key"
+            self._keeper = Keeper.from_file(path) if path else Keeper.from_own_file(own)
+        return self._keeper
+
+    async def start(self, client: EtcdClient) -> None:
+        await self._claim_log_storage(client)
+        await to_thread.run_sync(self._spark.start, abandon_on_cancel=True)
+
+    async def stop(self) -> None:
+        await to_thread.run_sync(self._spark.stop)
+
+    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
+        return _RealLifeWorks(self, client, capture, state)
+
+    async def check(self, spec: ChangefeedSpec) -> None:
+        await self._ask(partial(check_first, spec, self._settings.cluster_id))
+
+    async def recorded(
+        self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]
+    ) -> tuple[Ts, ...]:
+        return await self._ask(partial(_recorded, self.feed(info), unit, cuts))
+
+    async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
+        await self._ask(partial(_check_source_again, self.feed(info), unit))
+
+    @asynccontextmanager
+    async def comparison(
+        self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
+    ) -> "AsyncIterator[_RealComparison]":
+        feed = self.feed(info)
+        log = Position(head.resolved_ts, head.position)
+        take = partial(feed.open_source().snapshot, tables, log)
+        snapshot = await to_thread.run_sync(take, limiter=self._heartbeat_budget)
+        try:
+            yield _RealComparison(feed, tables, snapshot, self._heartbeat_budget)
+        finally:
+            snapshot.close()
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        return await to_thread.run_sync(question, abandon_on_cancel=True, limiter=self._heartbeat_budget)
+
+    def feed(self, info: ChangefeedInfo) -> Feed:
+        """:raises ConfigError: sealed with another key, or a reference that names nothing here."""
+        return Feed(
+            id=info.id,
+            cluster=self._settings.cluster_id,
+            namespace=info.namespace,
+            source_uri=self.keeper.connectable(info.source),
+            sink_uri=self.keeper.connectable(info.sink),
+            mode=info.mode,
+            sink_mode=info.sink_mode,
+            config=info.config,
+            start_ts=info.start_ts,
+            log_uri=self._settings.log_storage_uri,
+            incarnation=info.incarnation,
+            was_filtered=info.was_filtered,
+        )
+
+    def open(
+        self,
+        feed: Feed,
+        *,
+        capture: CaptureId,
+        client: EtcdClient,
+        checkpoint: Callable[[], Ts],
+        held: Callable[[], Ts],
+    ) -> SpanRuntime:
+        return ChangefeedRuntime(
+            feed, capture=capture, client=client, executor=self._spark, checkpoint=checkpoint, held=held
+        )
+
+    async def _claim_log_storage(self, client: EtcdClient) -> None:
+        """The first capture of a cluster marks its log storage, and etcd remembers the mark.
+
+        :raises LogStorageMismatchError: this is not the storage that the cluster's log lies on.
+        """
+        key = str(keys.LogStorageKey(self._settings.cluster_id))
+        stored = await client.get(key)
+        expected = mark_of(stored.value) if stored else None
+        uri = self._settings.log_storage_uri
+        run = partial(claim, uri, cluster_id=self._settings.cluster_id, expected=expected)
+        found = await to_thread.run_sync(run)
+        if stored is None:
+            absent = Compare(key, Target.CREATE_REVISION, 0)
+            if not (await client.txn([absent], [Put(key, found.encode())])).succeeded:
+                other = await client.get(key)
+                if other is None or mark_of(other.value) != found:
+                    raise LogStorageMismatchError(
+                        f"two captures began this cluster at once on different log storage ({uri} is one of them); "
+                        "give all of them the same --log-storage"
+                    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RealComparison:
+    feed: Feed
+    tables: Sequence[TableRecord]
+    snapshot: ComparisonSnapshot
+    limiter: CapacityLimiter
+
+    @property
+    def ts(self) -> Ts:
+        return self.snapshot.ts
+
+    async def run(self) -> list[TableDiff]:
+        return await to_thread.run_sync(self._compare, limiter=self.limiter)
+
+    def _compare(self) -> list[TableDiff]:
+        found = diff.compare_tables(self.snapshot, self.feed.sink_uri, self.tables, self.feed.config.filter)
+        return [
+            TableDiff(
+                table=one.table,
+                equal=one.equal,
+                source_rows=one.rows_source,
+                sink_rows=one.rows_sink,
+                ts=self.ts,
+                differences=one.differences,
+            )
+            for one in found
+        ]
+
+
+class _RealLifeWorks:
+    def __init__(self, data_plane: LocalDataPlane, client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
+        self._data_plane = data_plane
+        self._client = client
+        self._capture = capture
+        self._state = state
+        self._schemas = SchemaWork()
+        self._drops = Once("the source")
+        self._reads = Once("the sink")
+        self._cuts = Once("the sink")
+
+    def open(self, info: ChangefeedInfo) -> SpanRuntime:
+        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
+        return self._data_plane.open(
+            replace(self._data_plane.feed(info), created=self._state.raw[key].create_revision),
+            capture=self._capture,
+            client=self._client,
+            checkpoint=lambda: self._checkpoint(info.id),
+            held=lambda: self._held(info.id),
+        )
+
+    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
+        error = ""
+        try:
+            if await self._is_still_there(effect.info):
+                await self._clean_up(effect.info)
+            failpoints.reach(Point.REMOVE_DROPPED)
+        except Exception as failure:  # asked again by the owner, whatever it was
+            error = _line(failure)
+            _log.warning("cleaning up after a changefeed failed", changefeed=effect.changefeed, error=error)
+        post(UpstreamDropped(effect.changefeed, error))
+
+    async def _clean_up(self, info: ChangefeedInfo) -> None:
+        """What was made at the source, then files: safe to do again, and once at a time.
+
+        Another owner may clean up at the same time, and a successor of the same name may be there by the time that the
+        files go: so only those go that were there before etcd was asked for the last time.
+        """
+        feed = self._data_plane.feed(info)
+        source = feed.open_source()
+        directories = (feed.log_directory("main"), feed.manifest("main").directory)
+
+        def drop() -> list[tuple[LogDirectory, list[str]]]:
+            source.drop()
+            return [(place, place.names()) for place in directories]
+
+        at = info.id, info.incarnation
+        found = await self._drops.run(at, drop)
+        if await self._is_still_there(info):
+            await self._drops.run(at, partial(_remove, found))
+            if source.numbers_readers:
+                await readers.release(self._client, feed.cluster, feed.reader)
+
+    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
+        """Once at a time for a changefeed."""
+        said = partial(SinkRead, effect.changefeed, effect.ts)
+        try:
+            ask = partial(_read_sink, self._data_plane.feed(effect.info), effect)
+            post(said(await self._reads.run(effect.changefeed, ask)))
+        except Exception as failure:  # asked again by the owner, whatever it was
+            post(said(error=_line(failure)))
+
+    async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
+        """Once at a time for a table; what is asked again is the same."""
+        at = effect.changefeed, effect.table.table_id
+        said = partial(SinkCut, *at, effect.number, effect.ts)
+        try:
+            if await self._is_still_there(effect.info):
+                post(said(await self._cuts.run(at, partial(_cut_sink, self._data_plane.feed(effect.info), effect))))
+        except Exception as failure:  # asked again by the owner, whatever it was
+            post(said(error=_line(failure)))
+
+    async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
+        try:
+            if await self._is_still_there(effect.info):
+                await self._schemas.apply(effect, self._data_plane.feed(effect.info), post)
+        except Exception as failure:  # asked again by the owner, whatever it was
+            error = RunningError(code=getattr(failure, "code", "Internal"), message=_line(failure))
+            post(SchemaApplied(effect.changefeed, effect.record.ts, error))
+
+    async def _is_still_there(self, info: ChangefeedInfo) -> bool:
+        """A request that comes late, after another owner has cleaned up, must not meet a successor of the same name."""
+        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
+        item = await self._client.get(key)
+        return item is not None and ChangefeedInfo.decode(item.value, key=key).created_at == info.created_at
+
+    def _held(self, changefeed: ChangefeedId) -> Ts:
+        feed = self._state.changefeeds.get(changefeed)
+        return held.needed_ts(feed.held.values()) if feed else MAX_TS
+
+    def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
+        feed = self._state.changefeeds.get(changefeed)
+        return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
+
+
+def build_works(settings: ServerSettings) -> DataPlane:
+    return LocalDataPlane(settings)
+
+
+def _recorded(feed: Feed, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]) -> tuple[Ts, ...]:
+    """Of a table's spans the one that is least far."""
+    sink = feed.open_sink()
+    sink.check(unit.tables)
+    if not sink.keeps_record:
+        return ()
+    found = []
+    for table in unit.tables:
+        spans = even_spans(table.table_id, cuts[table.table_id].spans if table.table_id in cuts else 1)
+        recorded = [sink.committed_ts(table, span) for span in spans]
+        known = [ts for ts in recorded if ts is not None]
+        if len(known) < len(spans):
+            raise SinkConfigError(
+                f"the sink holds no table {table.schema_name}.{table.name} of changefeed {feed.id}; bring it there "
+                "with its history, or create another changefeed for a new snapshot"
+            )
+        found.append(min(known))
+    return tuple(found)
+
+
+def _remove(found: Sequence[tuple[LogDirectory, list[str]]]) -> None:
+    for place, names in found:
+        place.remove(names)
+
+
+def _cut_sink(feed: Feed, effect: CutSink) -> Ts:
+    failpoints.reach(Point.CUT_BEFORE_SINK)
+    furthest_ts = feed.open_sink().cut(effect.table, SpanRepartition(effect.old, effect.new, effect.ts, effect.number))
+    failpoints.reach(Point.CUT_AFTER_SINK)
+    return furthest_ts
+
+
+def _line(failure: Exception) -> str:
+    """One line; what we did not raise ourselves goes to the log too."""
+    if isinstance(failure, WeirError):
+        return str(failure)
+    _log.error("work for the owner failed", exc_info=failure)
+    return f"{type(failure).__name__}: {mask(str(failure))}"
+
+
+def _read_sink(feed: Feed, asked: ReadSink) -> tuple[TableRead, ...]:
+    sink = feed.open_sink()
+    found = []
+    for table in asked.tables:
+        at = sink.visible(table, [span for span in asked.spans if span.table_id == table.table_id])
+        found.append(TableRead(f"{table.schema_name}.{table.name}", at.version, at.committed_ts))
+    return tuple(found)
+
+
+def _check_source_again(feed: Feed, unit: UnitRecord) -> None:
+    feed.open_source().check_identity(Identity(unit.system_id, unit.timeline))

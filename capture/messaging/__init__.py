@@ -1,0 +1,1 @@
+"""Messages between captures: ordered, at least once."""

@@ -1,0 +1,252 @@
+"""Frames between captures, without any I/O: ``encode(frame) -> bytes``, ``Decoder.feed(bytes) -> frames``.
+
+    ┌────────────┬─────────┬──────────────────────────────────┐
+    │ length: u32│ 1: u8   │ msgpack array: kind, fields …    │     length counts the array only; big endian
+    └────────────┴─────────┴──────────────────────────────────┘
+
+    client                                server
+      Hello(sender, receiver, connection, stream) ──►
+                      ◄── Welcome(window)  or  Refuse(reason, text)
+      Data(topic, seq, message) ──►
+                      ◄── Ack(topic, seq)          everything of the topic up to seq has been handled
+      Ping ──►        ◄── Pong
+
+The byte behind the length is the version of this framing. The version of the protocol is in Hello and Welcome, whose
+first fields never change, so that a peer that is too old or too new is refused with a reason and not with garbage.
+A frame or a body of an unknown kind is skipped (``Skipped``), anything malformed is a ``FrameError``; after one, the
+decoder is of no further use, for it no longer knows where the next frame begins.
+
+This is the only module that knows msgpack; what is inside a message is ``capture.messaging.codec``'s. What the frames
+are good for
+(order, acknowledgement, resending) is decided in ``capture.messaging.flow_control``.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import msgpack
+
+from capture.errors import FrameError, FrameTooLargeError
+from capture.messaging import codec
+from reactor.ids import CaptureId
+from reactor.messages import Message
+
+#: neighbouring minors understand each other; majors do not
+PROTOCOL_MAJOR = 1
+PROTOCOL_MINOR = 0
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+
+_FRAMING = 1
+_PREFIX = struct.Struct(">IB")
+
+
+class Reason(IntEnum):
+    """Why a connection is refused."""
+
+    WRONG_RECEIVER = 1
+    WRONG_VERSION = 2
+    STALE = 3
+    DUPLICATE = 4
+    CONGESTED = 5
+    BROKEN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """``connection`` grows with each connection of a sender; ``stream`` changes when it has forgotten what it owes."""
+
+    sender: CaptureId
+    receiver: CaptureId
+    connection: int
+    stream: int
+    major: int = PROTOCOL_MAJOR
+    minor: int = PROTOCOL_MINOR
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """``window``: how many messages of one topic the server keeps before they are handled."""
+
+    window: int
+    major: int = PROTOCOL_MAJOR
+    minor: int = PROTOCOL_MINOR
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    reason: Reason
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    topic: str
+    seq: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    topic: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Came from a newer version. With a topic: it took a place in the topic's order, and counts as handled."""
+
+    kind: int
+    topic: str = ""
+    seq: int = 0
+
+
+Frame = Hello | Welcome | Refuse | Data | Ack | Ping | Pong
+
+
+def encode(frame: Frame, *, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+    """The bytes of one frame.
+
+    :raises FrameTooLargeError: they would be more than a reader takes.
+    """
+    kind, row_of = _WRITERS[type(frame)]
+    payload: bytes = msgpack.packb((kind, *row_of(frame)))
+    if len(payload) > bytes_max:
+        raise FrameTooLargeError(f"a frame of {len(payload)} bytes is over the limit of {bytes_max}; send less at once")
+    return _PREFIX.pack(len(payload), _FRAMING) + payload
+
+
+def version_problem(peer: Hello | Welcome) -> str:
+    """Why this version cannot talk to the peer's, in one line; empty if it can."""
+    if peer.major == PROTOCOL_MAJOR and abs(peer.minor - PROTOCOL_MINOR) <= 1:
+        return ""
+    return (
+        f"protocol {peer.major}.{peer.minor} of the peer is too far from {PROTOCOL_MAJOR}.{PROTOCOL_MINOR} of this "
+        "capture; upgrade captures one minor version at a time"
+    )
+
+
+class Decoder:
+    """Cuts a stream of bytes into frames, however the bytes were chunked."""
+
+    def __init__(self, *, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._buffer = bytearray()
+        self._error: FrameError | None = None
+
+    def feed(self, data: bytes) -> list[Frame | Skipped]:
+        """Every frame that is complete by now.
+
+        :raises FrameError: what came is not of this protocol. The frames before it are lost with the connection, and
+            sent again on the next.
+        """
+        if self._error is not None:
+            raise self._error
+        self._buffer += data
+        try:
+            return self._cut()
+        except FrameError as error:
+            self._error, self._buffer = error, bytearray()
+            raise
+
+    def _cut(self) -> list[Frame | Skipped]:
+        frames: list[Frame | Skipped] = []
+        at, end = 0, len(self._buffer)
+        with memoryview(self._buffer) as view:
+            while end - at >= _PREFIX.size:
+                length, framing = _PREFIX.unpack_from(view, at)
+                self._check_prefix(length, framing)
+                start = at + _PREFIX.size
+                if end - start < length:
+                    break
+                at = start + length
+                frames.append(_frame(view[start:at]))
+        del self._buffer[:at]
+        return frames
+
+    def _check_prefix(self, length: int, framing: int) -> None:
+        if framing != _FRAMING:
+            raise FrameError(f"not Weir's framing {_FRAMING} (got {framing}); is this a port of captures?")
+        if length > self._bytes_max:
+            raise FrameError(f"a frame of {length} bytes is over the limit of {self._bytes_max}")
+
+
+def _frame(payload: memoryview) -> Frame | Skipped:
+    try:
+        row = msgpack.unpackb(payload)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise FrameError(f"a frame is not msgpack: {type(error).__name__}") from None
+    kind = codec.integer(codec.fields(row, 1)[0])
+    reader = _READERS.get(kind)
+    return Skipped(kind) if reader is None else reader(row)
+
+
+def _hello(row: list[Any]) -> Hello:
+    _, sender, receiver, connection, stream, major, minor = codec.fields(row, 7)
+    return Hello(
+        sender=CaptureId(codec.text(sender)),
+        receiver=CaptureId(codec.text(receiver)),
+        connection=codec.integer(connection),
+        stream=codec.integer(stream),
+        major=codec.integer(major),
+        minor=codec.integer(minor),
+    )
+
+
+def _welcome(row: list[Any]) -> Welcome:
+    _, window, major, minor = codec.fields(row, 4)
+    return Welcome(codec.integer(window), codec.integer(major), codec.integer(minor))
+
+
+def _refuse(row: list[Any]) -> Refuse:
+    _, reason, text = codec.fields(row, 3)
+    try:
+        return Refuse(Reason(codec.integer(reason)), codec.text(text))
+    except ValueError:
+        return Refuse(Reason.BROKEN, codec.text(text))  # a reason of a newer version
+
+
+def _data(row: list[Any]) -> Data | Skipped:
+    _, topic, seq, message = codec.fields(row, 4)
+    try:
+        return Data(codec.text(topic), codec.integer(seq), codec.message_of(message))
+    except codec.UnknownBodyError as error:
+        return Skipped(error.tag, topic, seq)
+
+
+def _ack(row: list[Any]) -> Ack:
+    _, topic, seq = codec.fields(row, 3)
+    return Ack(codec.text(topic), codec.integer(seq))
+
+
+#: numbers are for ever: a frame that goes away leaves its number unused
+_WRITERS: dict[type, tuple[int, Callable[[Any], tuple[object, ...]]]] = {
+    Hello: (1, lambda frame: (frame.sender, frame.receiver, frame.connection, frame.stream, frame.major, frame.minor)),
+    Welcome: (2, lambda frame: (frame.window, frame.major, frame.minor)),
+    Refuse: (3, lambda frame: (frame.reason, frame.text)),
+    Data: (4, lambda frame: (frame.topic, frame.seq, codec.message_row(frame.message))),
+    Ack: (5, lambda frame: (frame.topic, frame.seq)),
+    Ping: (6, lambda _: ()),
+    Pong: (7, lambda _: ()),
+}
+_READERS: dict[int, Callable[[list[Any]], Frame | Skipped]] = {
+    1: _hello,
+    2: _welcome,
+    3: _refuse,
+    4: _data,
+    5: _ack,
+    6: lambda _: Ping(),
+    7: lambda _: Pong(),
+}

@@ -1,0 +1,1 @@
+"""Quickstart: the demonstration and its load."""

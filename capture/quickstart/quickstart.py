@@ -1,0 +1,307 @@
+"""See it work on one machine: a database under load, replicated into Delta tables by a cluster of one capture.
+
+Everything lies below one directory: the database, ``etcd``, ``log``, ``lake``, the key for secrets. A second run there
+goes on from where the first was, however that ended. All parts are children of this process and die with it.
+
+start parts → tables (once) → changefeed (once) → snapshot → load for N seconds → checkpoint covers it → compare
+"""
+
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import anyio
+import structlog
+from anyio import to_thread
+from pydantic import BaseModel
+
+from agent.ports.source import Scope
+from agent.sources import open_source
+from agent.spark.java import find_java
+from capture import logs
+from capture.address import DEFAULT_ADDRESS, split_address
+from capture.api import port as views
+from capture.config import ServerSettings, load_server_settings
+from capture.directory import locked
+from capture.embedded import places
+from capture.errors import ChangefeedNotFoundError, ConfigError
+from capture.quickstart.lag import LagMeter
+from capture.quickstart.load import Workload
+from capture.quickstart.pgbench import Pgbench
+from capture.quickstart.sysbench import Sysbench
+from capture.server import NewMember, running
+from capture.terminal import console
+from capture.terminal.progress import Reporter
+from reactor import loop
+from reactor.errors import NotOwnerError, WeirError
+from reactor.records.changefeed import ChangefeedConfig, FeedState, FilterConfig, SinkMode, Unit
+
+FEED = "quickstart"
+_POLL_S = 0.1
+_RETRY_S = 0.2
+_RETRY_LIMIT_S = 60.0
+_RATE_WINDOW_S = 2.0
+_ENDED = (FeedState.FAILED, FeedState.STOPPED, FeedState.FINISHED, FeedState.REMOVED)
+
+T = TypeVar("T")
+_log = structlog.get_logger()
+
+
+SourceKind = Literal["postgres", "mariadb"]
+_DIRECTORIES: Mapping[SourceKind, Path] = {"postgres": Path("weir-data"), "mariadb": Path("weir-data-mariadb")}
+
+
+class Summary(BaseModel):
+    """What ``--json`` prints."""
+
+    equal: bool
+    tables: int
+    rows_snapshot: int
+    changes: int
+    changes_per_second: float
+    lag_p50_ms: float | None
+    lag_p99_ms: float | None
+    #: the first differing keys, by table; empty when equal
+    differences: dict[str, tuple[str, ...]] = {}
+
+
+def run(
+    source: SourceKind,
+    directory: Path | None,
+    new_member: NewMember,
+    *,
+    seconds: int,
+    scale: int,
+    rate: int,
+    json: bool,
+) -> int:
+    """Returns the exit code: 0 iff source and sink are equal at the end, 130 after Ctrl-C.
+
+    :raises WeirError: something cannot start, or the changefeed failed.
+    """
+    directory = directory or _DIRECTORIES[source]
+    _refuse_other_source(directory, source)
+    directory.mkdir(parents=True, exist_ok=True)
+    settings = _settings(directory)
+    workload = Pgbench(directory) if source == "postgres" else Sysbench(directory)
+    logs.configure(settings.log_level, file=directory / "weir.log")
+    with locked(directory / "quickstart.lock", what="a quickstart"), Reporter() as reporter:
+        session = Quickstart(
+            settings, workload, reporter=reporter, seconds=seconds, scale=scale, rate=rate, new_member=new_member
+        )
+        summary = loop.run(_until_signalled, session.run)
+    if summary is None:
+        return 130
+    if json:
+        console.print_json(summary)
+    else:
+        _print(summary, directory)
+    return 0 if summary.equal else 1
+
+
+class Quickstart:
+    """One run. ``new_member`` makes the capture."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        workload: Workload,
+        *,
+        reporter: Reporter,
+        seconds: int,
+        scale: int,
+        rate: int,
+        new_member: NewMember,
+    ) -> None:
+        self._settings = settings
+        self._reporter = reporter
+        self._seconds = seconds
+        self._scale = scale
+        self._rate = rate
+        self._new_member = new_member
+        self._workload = workload
+
+    async def run(self) -> Summary:
+        await to_thread.run_sync(find_java)
+        async with self._source():
+            self._reporter.step("starting etcd, Spark and a capture")
+            async with running(self._settings, new_member=self._new_member) as member:
+                self._reporter.finish()
+                feed = await self._changefeed(member.cluster)
+                feed = await self._snapshot(member.cluster, feed)
+                meter, changes, elapsed_s = await self._stream(member.cluster)
+                diffs = await self._compare(member.cluster)
+        return Summary(
+            equal=bool(diffs) and all(diff.equal for diff in diffs),
+            tables=len(diffs),
+            rows_snapshot=feed.rows_done,
+            changes=changes,
+            changes_per_second=round(changes / elapsed_s, 1),
+            lag_p50_ms=meter.percentile_ms(50),
+            lag_p99_ms=meter.percentile_ms(99),
+            differences={diff.table: diff.differences for diff in diffs if not diff.equal},
+        )
+
+    @asynccontextmanager
+    async def _source(self) -> AsyncIterator[None]:
+        """The database with its tables."""
+        workload = self._workload
+        self._reporter.step(f"starting {workload.server}")
+        try:
+            await to_thread.run_sync(workload.start)
+            self._reporter.finish()
+            if not await to_thread.run_sync(workload.is_prepared):
+                self._reporter.step(workload.describe(self._scale))
+                await workload.prepare(self._scale)
+                self._reporter.finish()
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(workload.stop)
+
+    async def _changefeed(self, cluster: views.Cluster) -> views.ChangefeedView:
+        """The one from an earlier run, or a new one."""
+        try:
+            feed = await _when_owner(lambda: cluster.query(FEED))
+        except ChangefeedNotFoundError:
+            return await _when_owner(lambda: cluster.create(self._spec()))
+        if feed.state in (FeedState.STOPPED, FeedState.FAILED):
+            return await _when_owner(lambda: cluster.resume(FEED))
+        return feed
+
+    def _spec(self) -> views.ChangefeedSpec:
+        return views.ChangefeedSpec(
+            changefeed_id=FEED,
+            source_uri=self._workload.uri,
+            sink_uri=f"delta+file://{(self._settings.data_dir / 'lake').absolute()}",
+            # a table without a key (pgbench_history) is appended to
+            config=ChangefeedConfig(filter=FilterConfig(rules=self._workload.rules), force_replicate=True),
+        )
+
+    async def _snapshot(self, cluster: views.Cluster, feed: views.ChangefeedView) -> views.ChangefeedView:
+        """Until sync has taken over."""
+        self._reporter.step("snapshot")
+        started = time.monotonic()
+        while feed.unit is not Unit.SYNC:
+            await anyio.sleep(_POLL_S)
+            feed = _healthy(await _when_owner(lambda: cluster.query(FEED)))
+            rate = feed.rows_done / (time.monotonic() - started)
+            self._reporter.show(feed.rows_done, feed.rows_total, f"{feed.rows_done:,} rows, {rate:,.0f} rows/s")
+        self._reporter.finish(f"{feed.rows_done:,} rows")
+        return feed
+
+    async def _stream(self, cluster: views.Cluster) -> tuple[LagMeter, int, float]:
+        """Write, watch, and wait until the checkpoint covers what was written."""
+        self._reporter.step("replicating")
+        before = (await _when_owner(lambda: cluster.query(FEED))).changes
+        started, meter, rate = time.monotonic(), LagMeter(since=time.time()), _Rate()
+        last_ts: int | None = None
+        async with self._workload.writing(seconds=self._seconds, rate=self._rate) as writing:
+            while True:
+                feed = _healthy(await _when_owner(lambda: cluster.query(FEED)))
+                meter.observe(time.time(), feed.checkpoint_time)
+                self._report(feed, time.monotonic() - started, rate)
+                if last_ts is None and not writing.is_running():
+                    last_ts = await to_thread.run_sync(self._last_ts)
+                if last_ts is not None and feed.checkpoint_ts >= last_ts:
+                    break
+                await anyio.sleep(_POLL_S)
+        self._reporter.finish(f"{feed.changes - before:,} changes")
+        return meter, feed.changes - before, time.monotonic() - started
+
+    def _report(self, feed: views.ChangefeedView, elapsed_s: float, rate: "_Rate") -> None:
+        lag = "" if feed.lag_seconds is None else f", lag {feed.lag_seconds:.1f} s"
+        blocked = f", held up by {feed.blocked_by}" if feed.blocked_by else ""
+        per_second = rate.of(feed.changes)
+        self._reporter.show(min(elapsed_s, self._seconds), self._seconds, f"{per_second:,.0f} changes/s{lag}{blocked}")
+
+    def _last_ts(self) -> int:
+        spec = self._spec()
+        return open_source(spec.source_uri, Scope("quickstart", FEED, SinkMode.UPSERT, spec.config)).current_ts()
+
+    async def _compare(self, cluster: views.Cluster) -> list[views.TableDiff]:
+        self._reporter.step("comparing source and sink")
+        diffs = await _when_owner(lambda: cluster.diff(FEED))
+        self._reporter.finish("equal" if all(diff.equal for diff in diffs) else "NOT equal")
+        return diffs
+
+
+class _Rate:
+    """Changes a second over the last two seconds or so."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def of(self, changes: int) -> float:
+        now = time.monotonic()
+        self._seen = [item for item in self._seen if item[0] > now - _RATE_WINDOW_S] + [(now, changes)]
+        (start, first), (end, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (end - start) if end > start else 0.0
+
+
+async def _until_signalled(work: Callable[[], Awaitable[T]]) -> T | None:
+    """The result of ``work``, or None when SIGINT or SIGTERM came first (everything is undone by then)."""
+    result: T | None = None
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_signalled, signals, tasks.cancel_scope)
+            result = await work()
+            tasks.cancel_scope.cancel()
+    return result
+
+
+async def _cancel_when_signalled(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+    async for number in signals:
+        _log.info("signal", name=number.name)
+        scope.cancel()
+
+
+async def _when_owner(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again while there is no owner yet, or what failed may pass."""
+    deadline = time.monotonic() + _RETRY_LIMIT_S
+    while True:
+        try:
+            return await ask()
+        except WeirError as error:
+            if not (error.retryable or isinstance(error, NotOwnerError)) or time.monotonic() > deadline:
+                raise
+            await anyio.sleep(_RETRY_S)
+
+
+def _healthy(feed: views.ChangefeedView) -> views.ChangefeedView:
+    """:raises WeirError: the changefeed has stopped for good."""
+    if feed.state in _ENDED:
+        why = f": {feed.error.message}" if feed.error is not None else ""
+        raise WeirError(f"changefeed {FEED} is {feed.state}{why}; see weir.log")
+    return feed
+
+
+def _refuse_other_source(directory: Path, source: SourceKind) -> None:
+    """:raises ConfigError: the directory is another source's."""
+    for other in _DIRECTORIES:
+        if other != source and (directory / other).exists():
+            raise ConfigError(f"{directory} holds a quickstart of {other}; choose another --dir for {source}")
+
+
+def _settings(directory: Path) -> ServerSettings:
+    """The usual address where it is free, so that ``weir changefeed query`` finds it; else any."""
+    host, port = split_address(DEFAULT_ADDRESS)
+    address = DEFAULT_ADDRESS if places.is_free(port, host) else f"{host}:0"
+    return load_server_settings(etcd="", addr=address, data_dir=directory)
+
+
+def _print(summary: Summary, directory: Path) -> None:
+    rows = [(name.replace("_", " "), _shown(value)) for name, value in summary if name != "differences"]
+    console.print_table(("quickstart", "result"), rows)
+    for table, keys in summary.differences.items():
+        console.print_table((f"{table}: first differences",), [(key,) for key in keys])
+    console.print_line(f"Delta tables: {(directory / 'lake').absolute()}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:,}"

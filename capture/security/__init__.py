@@ -1,0 +1,1 @@
+"""Security: secrets at rest."""

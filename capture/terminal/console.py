@@ -1,0 +1,135 @@
+"""What the command line writes: results on stdout (a table, or one JSON document), everything else on stderr.
+
+An error is one line, ``error: cause; cure``. Tracebacks are for those who ask (``WEIR_DEBUG=1``).
+"""
+
+import json
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Column, Table
+
+from capture.security.secrets import mask
+from reactor.errors import WeirError
+
+#: of a table in a file or a pipe
+_FILE_WIDTH = 200
+_FAULT = "it is a fault in Weir: run again with WEIR_DEBUG=1 and report the traceback"
+
+
+def print_json(value: object) -> None:
+    """The one document on stdout. Never coloured, never wrapped."""
+    sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def print_json_list(fields: Mapping[str, object], name: str, items: Iterable[object]) -> None:
+    """One document of ``fields`` and a list, item by item as they come. Where they end with an error it has that too,
+    and the error is raised."""
+    write = sys.stdout.write
+    write("{\n" + "".join(f"  {json.dumps(key)}: {json.dumps(_plain(value))},\n" for key, value in fields.items()))
+    write(f"  {json.dumps(name)}: [")
+    separator, failure = "\n", None
+    try:
+        for item in items:
+            write(separator + textwrap.indent(json.dumps(_plain(item), indent=2), "    "))
+            separator = ",\n"
+    except WeirError as error:
+        failure = error
+    write("]" if separator == "\n" else "\n  ]")
+    if failure is not None:
+        write(f',\n  "error": {json.dumps(describe(failure))}')
+    write("\n}\n")
+    sys.stdout.flush()
+    if failure is not None:
+        raise failure
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+    # what is longer than its column is folded, not cut off: names and positions are there to be copied
+    table = Table(*(Column(name, overflow="fold") for name in columns), title=title or None, title_justify="left")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    is_terminal = sys.stdout.isatty()
+    Console(soft_wrap=not is_terminal, width=None if is_terminal else _FILE_WIDTH).print(table)
+
+
+def print_line(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def print_fields(view: BaseModel) -> None:
+    """One answer, field by field; empty fields are left out."""
+    rows = [(name, value) for name, value in view if value not in (None, "", (), 0.0)]
+    table = Table(show_header=False, box=None)
+    for name, value in rows:
+        table.add_row(name, _cell(value))
+    Console(soft_wrap=True).print(table)
+
+
+def print_error(error: BaseException) -> None:
+    sys.stderr.write(f"error: {describe(error)}\n")
+
+
+def describe(error: BaseException) -> str:
+    """One line, without passwords."""
+    root = root_of(error)
+    text = str(root) if isinstance(root, WeirError) else f"{type(root).__name__}: {root}; {_FAULT}"
+    return mask(" ".join(text.split()))
+
+
+def root_of(error: BaseException) -> BaseException:
+    """The one error to show of a group: one that was raised on purpose, if there is any."""
+    leaves = list(_leaves(error))
+    return next((leaf for leaf in leaves if isinstance(leaf, WeirError)), leaves[0])
+
+
+def is_debugging() -> bool:
+    return os.environ.get("WEIR_DEBUG", "") not in ("", "0")
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr while something takes its time; nothing where that is a file. Yields what changes it."""
+    with Console(stderr=True).status(text) as status:
+        yield status.update
+
+
+def when(seconds: float) -> str:
+    """A Unix time for people; empty for 0, which stands for unknown."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _leaves(part)
+    else:
+        yield error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _cell(value: object) -> str:
+    from rich.markup import escape
+
+    if isinstance(value, BaseModel):
+        return escape(", ".join(f"{name}={item}" for name, item in value if item not in (None, "")))
+    if isinstance(value, tuple | list):
+        return "\n".join(_cell(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3f}" if isinstance(value, float) else escape(str(value)) if value is not None else ""

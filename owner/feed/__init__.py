@@ -1,0 +1,1 @@
+"""Changefeed: state, run, removal, workers."""

@@ -1,0 +1,103 @@
+"""The first thing that must move before a running changefeed can: by name, and why it does not."""
+
+from collections.abc import Iterable
+
+from owner.feed import held
+from owner.feed.run import Run
+from owner.feed.workers import Stage
+from owner.progress.barrier import Limits
+from owner.progress.facts import Facts
+from owner.progress.units import SOURCE
+from owner.scheduler.replication import ReplicationSet, SetState
+from reactor.ids import CaptureId
+from reactor.records.changefeed import Unit
+
+#: Nothing is called blocked before it has not moved for so long.
+STILL_S = 5.0
+
+
+def blocked_by(run: Run, facts: Facts, limits: Limits, now: float) -> str:
+    """Empty when it moves."""
+    return _blocking_captures(run) or _blocking_worker(run, facts) or _blocking_flow(run, facts, limits, now)
+
+
+def _blocking_captures(run: Run) -> str:
+    captures = run.coordinator.captures
+    if captures.is_initialized:
+        return ""
+    silent = sorted(known.id for known in captures.captures.values() if not known.epoch)
+    return f"waiting for the first answer of {_names(silent)}" if silent else "no capture serves"
+
+
+def _blocking_worker(run: Run, facts: Facts) -> str:
+    """The snapshot has to be through, and the source has to be read by somebody."""
+    unit = facts.unit
+    if unit is None:
+        return ""
+    worker = run.workers.workers.get(SOURCE)
+    if worker is None:
+        return f"no capture to run unit {unit} on"
+    if worker.stage is Stage.OFFLINE:
+        return f"unit {unit} on capture {worker.capture} is offline, a new one is due"
+    if worker.stage is Stage.CREATING:
+        return f"unit {unit} is starting on capture {worker.capture}"
+    if worker.trouble is not None:
+        return f"unit {unit} on capture {worker.capture}: {worker.trouble.message}"
+    if unit is Unit.SYNC:
+        return ""
+    record = facts.record
+    rows_done = max(worker.rows_done, record.rows_done if record else 0)
+    rows_total = max(worker.rows_total, record.rows_total if record else 0)
+    bytes_done = max(worker.bytes_done, record.bytes_done if record else 0)
+    has_estimate = worker.seconds_left is not None and unit is Unit.DUMP
+    left = f", {worker.seconds_left:.0f} s left" if has_estimate else ""
+    done = f"{rows_done} of {rows_total} rows, {bytes_done} bytes"
+    return f"unit {unit} on capture {worker.capture}: {done}{left}"
+
+
+def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
+    """The log has to move, spans have to have a writer, and the writer has to be allowed to and to come forward."""
+    if facts.tables is None:
+        return "the tables are not known yet"
+    head, status = facts.head, facts.status
+    if head is None:
+        return "sync: the change log has not begun"
+    if cutting := run.repartitions.waiting(facts.cuts):
+        return cutting
+    sets = [known for known in run.coordinator.sets.values() if known.span.table_id not in facts.held]
+    homeless = [replication for replication in sets if replication.primary is None]
+    if homeless or (not sets and facts.flowing):
+        return f"{len(homeless) or 'all'} table spans have no writer yet"
+    if status.checkpoint_ts >= limits.lowest_ts:
+        return _with_trouble(limits.reason, run, facts)
+    if run.head_stall.still_s(now) > STILL_S:
+        why = f" ({facts.info.warning.message})" if facts.info.warning else ""
+        return f"sync: nothing heard from the source for {run.head_stall.still_s(now):.0f} s{why}"
+    if status.checkpoint_ts < head.resolved_ts and run.checkpoint_stall.still_s(now) > STILL_S:
+        return _slowest(sets, run, facts, now)
+    return _held(facts)
+
+
+def _held(facts: Facts) -> str:
+    """All others flow."""
+    told = [f"{table.name} ({held.describe(table)})" for table in facts.held.values()]
+    return f"held: {'; '.join(sorted(told))}" if told else ""
+
+
+def _with_trouble(reason: str, run: Run, facts: Facts) -> str:
+    """With what a schema change that holds its table is waiting for."""
+    trouble = [run.schemas.trouble[ts] for ts in sorted(run.schemas.trouble) if ts == facts.status.checkpoint_ts + 1]
+    return f"{reason}: {trouble[0]}" if trouble else reason
+
+
+def _slowest(sets: Iterable[ReplicationSet], run: Run, facts: Facts, now: float) -> str:
+    slowest = min(sets, key=lambda known: (known.checkpoint.checkpoint_ts, known.span))
+    doing = "" if slowest.state is SetState.REPLICATING else f", which is in {slowest.state}"
+    still_s = run.checkpoint_stall.still_s(now)
+    name = facts.name_of(slowest.span.table_id)
+    where = f"{name} (span {slowest.span}) on capture {slowest.primary}"
+    return f"flush: {where} has not moved for {still_s:.0f} s{doing}"
+
+
+def _names(captures: list[CaptureId]) -> str:
+    return ", ".join(captures)

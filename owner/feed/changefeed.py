@@ -1,0 +1,403 @@
+"""One changefeed's tick: from its records, its messages and the time to its next state, status and orders.
+
+    positions and errors ─► state ─► (only while it runs) spans, workers ─► watermark ─► status ─► one commit
+
+What is stored is the truth: a run starts only from a state that has been committed, so a change of state that starts or
+stops it takes a tick of its own. Whatever fails in here fails this changefeed (``fail``) and no other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from owner.errors import JobRefusedError
+from owner.feed import amendment, retention
+from owner.feed.backoff import Uniform
+from owner.feed.clean_up import CleanUp
+from owner.feed.conditions import Conditions
+from owner.feed.held import HeldTables, Verdict
+from owner.feed.removal import Removal, sweep
+from owner.feed.run import Run
+from owner.feed.state import FeedStateMachine, Trigger, is_running, step
+from owner.feed.sync_points import Phase, SyncPoints
+from owner.feed.workers import first_epoch
+from owner.jobs import Outcome, Repartition, SchemaApplied, SinkCut, SinkRead, Update, UpstreamDropped
+from owner.progress import barrier, processor_reports, watermark
+from owner.progress.barrier import Hold, Limits
+from owner.progress.facts import Facts, World
+from owner.scheduler.coordinator import Identity
+from owner.settings import OwnerSettings
+from owner.tables import repartition, schema_changes
+from reactor import keys, patches
+from reactor.effects import Commit, Effect, WakeAt
+from reactor.errors import WeirError
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.messages import Message
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
+from reactor.records.formats import Feature
+from reactor.records.partitioning import TablePartitioning
+from reactor.state import ChangefeedState
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a changefeed is decided about: by which owner, in which cluster and namespace."""
+
+    capture: CaptureId
+    owner_revision: int
+    cluster: str
+    namespace: str
+
+
+class Changefeed:
+    """What the owner remembers of one changefeed between ticks."""
+
+    def __init__(self, id: ChangefeedId, site: Site, settings: OwnerSettings, uniform: Uniform) -> None:
+        self.id = id
+        self.run: Run | None = None
+        self.hold: Hold | None = None
+        self.sync_points: SyncPoints | None = None
+        #: newer than what is stored, which is written less often
+        self.latest: ChangefeedStatus | None = None
+        self.clean_up = CleanUp(settings)
+        self.removal = Removal(settings, self.clean_up)
+        place = {"cluster": site.cluster, "namespace": site.namespace}
+        self.held = HeldTables(id, **place, wall_offset_s=settings.wall_offset_s)
+        self.conditions = Conditions(standstill_s=settings.standstill_s, wall_offset_s=settings.wall_offset_s)
+        self.machine = FeedStateMachine(settings.backoff, uniform, wall_offset_s=settings.wall_offset_s)
+        self._site = site
+        self._settings = settings
+        self._errors: list[RunningError] = []
+        self._warnings: list[RunningError] = []
+        self._epoch_floor = 0
+        self._status_at = float("-inf")
+
+    def tick(self, feed: ChangefeedState, messages: Sequence[Message], world: World, now: float) -> list[Effect]:
+        """One round."""
+        info = feed.info
+        if info is None:
+            self._release()
+            return sweep(feed, self._site.cluster, self._site.namespace)
+        if feed.broken and info.state is not FeedState.REMOVED:
+            self._release()
+            return []
+        if info.state is FeedState.REMOVED:
+            self._release()
+            effects = self.removal.tick(feed, self._site.cluster, self._site.namespace, now)
+            return [*effects, WakeAt(self.clean_up.next_at())]
+        return self._tick(feed, info, messages, world, now)
+
+    def fail(self, error: Exception, now: float) -> None:
+        """This changefeed's tick raised: what is known here is not to be trusted any more."""
+        self._release()
+        self._errors.append(_running_error(error, self._site.capture, time=self._wall(now)))
+
+    def handle_outcome(self, event: Outcome) -> None:
+        """What became of an effect. What a run asked for concerns nobody when that is over."""
+        match event:
+            case UpstreamDropped():
+                self.clean_up.handle_dropped(event.error)
+                self.removal.handle_dropped()
+            case SinkRead() if self.sync_points is not None:
+                self.sync_points.handle_read(event)
+            case SinkCut() if self.run is not None:
+                self.run.repartitions.handle_cut(event)
+            case SchemaApplied() if self.run is not None:
+                self.run.schemas.handle_applied(event)
+
+    def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
+        """:raises JobRefusedError: it is not running."""
+        info = _existing(feed)
+        return self._commit(feed, step(info, Trigger.PAUSE), feed.status, now=now)
+
+    def resume(self, feed: ChangefeedState, checkpoint_ts: Ts | None, now: float) -> list[Effect]:
+        """Held tables are tried again, also while it is running.
+
+        :raises JobRefusedError: it is running and holds no table, or its log does not reach from ``checkpoint_ts`` to
+        here.
+        """
+        info = _existing(feed)
+        again = tuple(self.held.again(Facts.of(feed, info), now))
+        if again and is_running(info.state) and checkpoint_ts is None:
+            return [*self._commit(feed, info, feed.status, again, now=now), WakeAt(now)]
+        after = step(info, Trigger.RESUME)
+        if retention.is_released(info):
+            raise JobRefusedError(f"changefeed {info.id} cannot go on: {info.error and info.error.message}")
+        status = feed.status
+        if checkpoint_ts is not None:
+            facts = Facts.of(feed, info)
+            schema_changes.refuse_replay(facts, checkpoint_ts)
+            status = amendment.rewound(facts, checkpoint_ts)
+        self.machine.reset()
+        return self._commit(feed, after, status, again, now=now)
+
+    def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
+        """Also what it then is. :raises JobRefusedError: it does not stand, or the change would have no effect."""
+        after = amendment.updated(Facts.of(feed, _existing(feed)), change)
+        return ([] if change.is_trial else self._commit(feed, after, feed.status, now=now)), after
+
+    def rewind(self, feed: ChangefeedState, ts: Ts, now: float) -> list[Effect]:
+        """:raises JobRefusedError: it does not stand, or its log does not reach back to ``ts``."""
+        info = _existing(feed)
+        facts = Facts.of(feed, info)
+        amendment.refuse_rewind(facts, ts)
+        schema_changes.refuse_replay(facts, ts)
+        self.machine.reset()
+        return self._commit(feed, info, amendment.rewound(facts, ts), now=now)
+
+    def cut(self, feed: ChangefeedState, wish: Repartition, now: float) -> tuple[list[Effect], int]:
+        """Also how many spans the table has until then. :raises JobRefusedError: there is no such table, or it has no
+        key."""
+        info = _existing(feed)
+        before, after = repartition.asked(Facts.of(feed, info), wish.table_id, wish.spans)
+        if after == before:
+            return [], after.spans
+        return [Commit(patches.group([self._put_cut(before, after)])), WakeAt(now)], after.spans
+
+    def remove(self, feed: ChangefeedState, job_id: str, now: float, *, force: bool) -> list[Effect]:
+        """Begin, or join, its removal."""
+        info = _existing(feed)
+        self.removal.join(job_id, force=force)
+        if info.state is FeedState.REMOVED:
+            return []
+        return self._commit(feed, step(info, Trigger.REMOVE), feed.status, now=now)
+
+    def hold_at(self, feed: ChangefeedState, ts: Ts, *, until: float) -> None:
+        """:raises JobRefusedError: a span is past ``ts``, or the changefeed is not running."""
+        info = _existing(feed)
+        if self.run is None or not is_running(info.state):
+            raise JobRefusedError(f"changefeed {self.id} is {info.state}: nothing to hold; resume it first")
+        facts = Facts.of(feed, info)
+        known = [*self.run.positions(), *self.run.repartitions.standing(facts.cuts)]
+        furthest = max([facts.status.checkpoint_ts, *(position.checkpoint_ts for position in known)])
+        if furthest > ts:
+            raise JobRefusedError(f"changefeed {self.id} is at {furthest}, past {ts}; hold it at a later Ts")
+        self.hold = Hold(ts, until)
+
+    def limits(self, feed: ChangefeedState, info: ChangefeedInfo, now: float) -> Limits:
+        """What holds this changefeed back at ``now``."""
+        if self.hold is not None and now >= self.hold.until:
+            self.hold = None
+        sync_point_ts = self.sync_points.hold_ts if self.sync_points else None
+        cuts = self.run.repartitions.holds if self.run else {}
+        names = self._names_of(Facts.of(feed, info))
+        return barrier.limits(
+            info.target_ts,
+            self.hold,
+            feed.ddl.values(),
+            cuts=cuts,
+            sync_point_ts=sync_point_ts,
+            held=feed.held,
+            names=names,
+        )
+
+    def _tick(
+        self, feed: ChangefeedState, info: ChangefeedInfo, messages: Sequence[Message], world: World, now: float
+    ) -> list[Effect]:
+        site = self._site
+        taken = processor_reports.take(
+            feed.positions, world.alive, cluster=site.cluster, namespace=site.namespace, feed=self.id
+        )
+        errors, joins = repartition.joined([*taken.errors, *self._errors], feed.cuts)
+        self._errors = []
+        facts = Facts.of(feed, info)
+        verdict, errors = self._judge_tables(facts, [*errors, *taken.tables], world, now)
+        clearing = (*taken.patches, *(self._put_cut(before, wish) for before, wish in joins), *verdict.changes)
+        warnings, self._warnings = [*taken.warnings, *self._warnings], []
+        conditions = self.conditions.now(self.run, facts, self.limits(feed, info, now), now)
+        after = self.machine.tick(info, [*errors, *verdict.errors], warnings, now, conditions=conditions)
+        if after.epoch != info.epoch or not is_running(after.state):
+            return [*verdict.effects, *self._tick_standing(feed, after, now, clearing)]
+        effects = self._tick_running(feed, after, messages, world, now, clearing, verdict, conditions)
+        return [*verdict.effects, *effects]
+
+    def _judge_tables(
+        self, facts: Facts, errors: Sequence[RunningError], world: World, now: float
+    ) -> tuple[Verdict, list[RunningError]]:
+        """Which tables are held from now on, or tried again; and the errors that are of the changefeed.
+
+        While some captures do not know of held tables, what one cannot do is the changefeed's error.
+        """
+        run = self.run if is_running(facts.info.state) else None
+        refusals = [*run.schemas.take_refusals(), *run.repartitions.take_refusals()] if run else []
+        if world.format < Feature.HELD_TABLES:
+            return Verdict(), [*errors, *(refusal.error for refusal in refusals)]
+        self.held.note((error for error in errors if error.is_of_table), refusals)
+        others = [error for error in errors if not error.is_of_table]
+        return (self.held.tick(facts, run, now) if run else Verdict()), others
+
+    def _tick_standing(
+        self, feed: ChangefeedState, info: ChangefeedInfo, now: float, clearing: tuple[patches.Patch, ...]
+    ) -> list[Effect]:
+        """It does not run, or its state has just changed; nothing stands for ever at the cost of its source."""
+        self._release_unless_running(info)
+        effects: list[Effect] = []
+        if (error := retention.expired(info, self._wall(now))) is not None:
+            info = step(info, Trigger.EXPIRE, error=error)
+        if retention.is_released(info):
+            effects += self.clean_up.tick(feed.id, info, now)
+        wake = WakeAt(self.machine.retry_at if self.machine.retry_at is not None else now + 1.0)
+        return [*effects, *self._commit(feed, info, feed.status, clearing, now=now), wake]
+
+    def _tick_running(
+        self,
+        feed: ChangefeedState,
+        info: ChangefeedInfo,
+        messages: Sequence[Message],
+        world: World,
+        now: float,
+        clearing: tuple[patches.Patch, ...],
+        verdict: Verdict,
+        conditions: Sequence[RunningError],
+    ) -> list[Effect]:
+        facts, limits = Facts.of(feed, info), self.limits(feed, info, now)
+        run = self._run_of(facts, now)
+        effects: list[Effect] = [*run.tick(facts, messages, limits, world, now)]
+        self._errors += run.errors()
+        effects += self._tick_sync_points(run, facts, now)
+        effects += self._change_schemas(run, facts, now)
+        effects += run.recut(facts, now, is_held=self.sync_points is not None and self.sync_points.hold_ts is not None)
+        status, after = self._judge(run, facts, limits, conditions, now)
+        self.latest = status
+        count, told = len(verdict.changes), len(verdict.effects)
+        self.held.catch_up(facts, status, run, verdict, now)
+        clearing, effects = (*clearing, *verdict.changes[count:]), [*effects, *verdict.effects[told:]]
+        due_at = self._status_due_at(feed.status, status)
+        if after != feed.info or clearing or now >= due_at:
+            self._status_at, due_at = now, float("inf")
+            effects += self._commit(feed, after, status, clearing, now=now)
+        return [*effects, WakeAt(self._next_at(run, facts, due_at, now))]
+
+    def _tick_sync_points(self, run: Run, facts: Facts, now: float) -> list[Effect]:
+        """A barrier that changes is told to the captures in a round of its own, at once."""
+        assert self.sync_points is not None, "made with the run"
+        if run.repartitions.holds and self.sync_points.phase is Phase.IDLE:
+            return []  # tables that are brought together have their turn first: both would wait for each other
+        before = self.sync_points.hold_ts
+        effects = self.sync_points.tick(facts, run.positions, now)
+        return effects if self.sync_points.hold_ts == before else [*effects, WakeAt(now)]
+
+    def _change_schemas(self, run: Run, facts: Facts, now: float) -> list[Effect]:
+        effects = run.change_schemas(facts, now)
+        warnings = run.schemas.take_warnings()
+        self._warnings += warnings
+        return [*effects, WakeAt(now)] if warnings or run.schemas.has_refusals else effects
+
+    def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
+        """When to write ``status``: never if it is stored, soon if it is further, later if only time went on."""
+        if stored == status:
+            return float("inf")
+        if stored is not None and stored.with_(checkpoint_time=status.checkpoint_time) == status:
+            return self._status_at + self._settings.status_time_interval_s
+        return self._status_at + self._settings.status_interval_s
+
+    def _judge(
+        self, run: Run, facts: Facts, limits: Limits, conditions: Sequence[RunningError], now: float
+    ) -> tuple[ChangefeedStatus, ChangefeedInfo]:
+        """What this round's progress means for status and state."""
+        status, info = facts.status, facts.info
+        reached = run.watermark(facts, limits, now)
+        if reached is not None:
+            reached = watermark.under(reached, self.held.ceiling(facts, run))
+            status = watermark.merged(status, reached, limits)
+        run.checkpoint_stall.note(status.checkpoint_ts, now)
+        if _is_finished(facts, status):
+            return status, step(info, Trigger.FINISH)
+        resolved_ts = facts.head.resolved_ts if facts.head else Ts(0)
+        has_work = facts.tables is None or status.checkpoint_ts < min(resolved_ts, limits.lowest_ts)
+        return status, self.machine.note_progress(
+            info, run.progress(facts), has_work=has_work, now=now, conditions=conditions
+        )
+
+    def _run_of(self, facts: Facts, now: float) -> Run:
+        if self.run is None or self.run.epoch != facts.info.epoch:
+            self._release()
+            site, settings = self._site, self._settings
+            identity = Identity(site.capture, self.id, settings.version, site.owner_revision, facts.info.epoch)
+            epoch_floor = max(self._epoch_floor, first_epoch(site.owner_revision))
+            self.run = Run(identity, facts, settings, cluster=site.cluster, epoch_floor=epoch_floor, now=now)
+            self.sync_points = SyncPoints(
+                settings.sync_points, cluster=site.cluster, wall_offset_s=settings.wall_offset_s
+            )
+        return self.run
+
+    def _next_at(self, run: Run, facts: Facts, status_due_at: float, now: float) -> float:
+        times = [run.next_at(), status_due_at, self.held.next_at(facts.held)]
+        if self.sync_points is not None:
+            times.append(self.sync_points.next_at())
+        if self.hold is not None:
+            times.append(self.hold.until)
+        return now if self._errors else min(times)
+
+    def _release_unless_running(self, info: ChangefeedInfo) -> None:
+        if not is_running(info.state):
+            self._release()
+
+    def _release(self) -> None:
+        """Forget the run; only the largest worker epoch is kept, since epochs must grow."""
+        if self.run is not None:
+            self._epoch_floor = max(self._epoch_floor, self.run.workers.epoch_floor)
+        self.run = self.hold = self.sync_points = self.latest = None
+        self._warnings = []
+
+    def _commit(
+        self,
+        feed: ChangefeedState,
+        info: ChangefeedInfo,
+        status: ChangefeedStatus | None,
+        clearing: tuple[patches.Patch, ...] = (),
+        *,
+        now: float,
+    ) -> list[Effect]:
+        """What differs from what is stored, as one group; a record that has moved meanwhile makes it a conflict."""
+        cluster, namespace = self._site.cluster, self._site.namespace
+        changes = list(clearing)
+        if feed.info is not None and info.state is not feed.info.state:
+            info = info.with_(state_since=self._wall(now))
+        if info != feed.info:
+            changes.append(patches.replace_record(keys.InfoKey(cluster, namespace, self.id), feed.info, info))
+        if status is not None and status != feed.status:
+            changes.append(patches.replace_record(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
+        return [Commit(patches.group(changes))] if changes else []
+
+    def _names_of(self, facts: Facts) -> Mapping[int, str]:
+        """Names of tables that schema changes or cuts wait for."""
+        waiting = {id for record in facts.ddl.values() for id in record.pending_ids} | facts.cuts.keys()
+        return {id: facts.name_of(id) for id in waiting}
+
+    def _put_cut(self, before: TablePartitioning | None, after: TablePartitioning) -> patches.Patch:
+        key = keys.PartitioningKey(self._site.cluster, self._site.namespace, self.id, after.table_id)
+        return patches.replace_record(key, before, after)
+
+    def _wall(self, now: float) -> float:
+        """Unix time at ``now``."""
+        return now + self._settings.wall_offset_s
+
+
+def _existing(feed: ChangefeedState) -> ChangefeedInfo:
+    if feed.info is None:
+        raise JobRefusedError(f"changefeed {feed.id} has no readable info; repair or delete its keys")
+    return feed.info
+
+
+def _is_finished(facts: Facts, status: ChangefeedStatus) -> bool:
+    """The units are through (modes without sync), or everything up to the target is in the sink, of all tables."""
+    target_ts = facts.info.target_ts
+    if facts.unit is None:
+        return True
+    is_synced = facts.info.mode not in (Mode.FULL, Mode.DUMP) and facts.tables is not None
+    return is_synced and target_ts is not None and status.checkpoint_ts >= target_ts and not facts.held
+
+
+def _running_error(error: Exception, capture: CaptureId, *, time: float) -> RunningError:
+    """Errors that we raised say whether trying again helps; any other is a bug, and a new run may still work."""
+    if isinstance(error, WeirError):
+        return RunningError(
+            code=error.code,
+            message=str(error),
+            capture=capture,
+            time=time,
+            retryable=error.retryable,
+            table_id=error.table_id,
+            scope=error.scope,
+        )
+    return RunningError(code="Internal", message=f"{type(error).__name__}: {error}", capture=capture, time=time)

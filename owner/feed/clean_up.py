@@ -1,0 +1,35 @@
+"""Letting go of a changefeed's source (slot, publication) and change log: asked for until it went well.
+
+A slot cannot be dropped while its reader is still leaving, and a source may be down: so it is asked for at intervals.
+Doing it again changes nothing, which is why nobody but the present owner has to remember that it is done.
+"""
+
+from owner.settings import OwnerSettings
+from reactor.effects import DropUpstream
+from reactor.ids import ChangefeedId
+from reactor.records.changefeed import ChangefeedInfo
+
+
+class CleanUp:
+    """``error``: why it has not gone well so far, one line."""
+
+    def __init__(self, settings: OwnerSettings) -> None:
+        self.error = ""
+        self.is_done = False
+        self._settings = settings
+        self._ask_at = float("-inf")
+
+    def tick(self, changefeed: ChangefeedId, info: ChangefeedInfo, now: float) -> list[DropUpstream]:
+        """Ask, if it is time to."""
+        if self.is_done or now < self._ask_at:
+            return []
+        self._ask_at = now + self._settings.remove_retry_s
+        return [DropUpstream(changefeed, info)]
+
+    def next_at(self) -> float:
+        return float("inf") if self.is_done else self._ask_at
+
+    def handle_dropped(self, error: str) -> None:
+        """What became of it."""
+        self.error = error
+        self.is_done = self.is_done or not error

@@ -1,0 +1,60 @@
+"""What must be kept: the least Ts that any changefeed may still ask for, by source; and for how long it may ask.
+
+A changefeed holds its source's log and its own change log in every state in which it may run again. One that stands
+(stopped, failed) for longer than its ``gc_ttl_seconds`` fills its source's disk for nothing: it fails for good
+(``GCTTLExceeded``), and its slot is released. One whose position is gone already, by that or because the source has
+removed what it needs (``SnapshotLostByGC``), holds nothing. (Segments are removed by the sync unit, slots by the
+source; both take this as their limit.)
+"""
+
+from collections.abc import Iterable
+
+from reactor.ids import Ts
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError
+
+GC_TTL_EXCEEDED = "GCTTLExceeded"
+
+_HOLDING = frozenset({FeedState.NORMAL, FeedState.WARNING, FeedState.PENDING, FeedState.STOPPED, FeedState.FAILED})
+_STANDING = frozenset({FeedState.STOPPED, FeedState.FAILED})
+_LOST = frozenset({"PositionLost", "SnapshotLostByGC", GC_TTL_EXCEEDED})
+
+
+def holds_log(info: ChangefeedInfo) -> bool:
+    """The changefeed may run again and needs what comes behind its checkpoint."""
+    is_lost = info.state is FeedState.FAILED and info.error is not None and info.error.code in _LOST
+    return info.state in _HOLDING and not is_lost
+
+
+def needed_ts(feeds: Iterable[tuple[str, ChangefeedInfo, ChangefeedStatus | None]]) -> dict[str, Ts]:
+    """Source → the least checkpoint of the changefeeds that hold its log; a feed without status needs its start."""
+    needed: dict[str, Ts] = {}
+    for source, info, status in feeds:
+        if holds_log(info):
+            ts = status.checkpoint_ts if status else info.start_ts
+            needed[source] = min(ts, needed.get(source, ts))
+    return needed
+
+
+def is_released(info: ChangefeedInfo) -> bool:
+    """It stood for too long: what it kept at its source is, or is being, removed."""
+    return info.state is FeedState.FAILED and info.error is not None and info.error.code == GC_TTL_EXCEEDED
+
+
+def expiry(info: ChangefeedInfo) -> float:
+    """When (Unix seconds) a changefeed that stands will have stood for too long; infinity when it never will."""
+    ttl_s = info.config.gc_ttl_seconds
+    if info.state not in _STANDING or not holds_log(info) or not ttl_s:
+        return float("inf")
+    return (info.state_since or info.created_at) + ttl_s
+
+
+def expired(info: ChangefeedInfo, wall: float) -> RunningError | None:
+    """The error of a changefeed that has stood for too long at ``wall`` (Unix seconds)."""
+    if wall < expiry(info):
+        return None
+    before = f" (it failed with {info.error.code}: {info.error.message})" if info.error else ""
+    text = (
+        f"{info.state} for longer than gc-ttl-seconds = {info.config.gc_ttl_seconds}{before}: its slot is released, "
+        "and with it its position; for a new snapshot remove it and its tables at the sink, and create it again"
+    )
+    return RunningError(code=GC_TTL_EXCEEDED, message=text, time=wall, retryable=False)

@@ -1,0 +1,190 @@
+"""One run of a changefeed under one epoch: its scheduler, its workers, and what has been seen of it.
+
+A run begins when the changefeed may run and ends with its epoch; nothing in it outlives that. It takes the stored
+records and the captures' messages and gives messages; what follows for the changefeed's state and status is for
+``owner.feed.changefeed`` to say.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from owner.feed.workers import Placement, Stage, WorkerManager
+from owner.progress.barrier import Limits
+from owner.progress.facts import Facts, World
+from owner.progress.stall import Stall
+from owner.progress.units import SOURCE, ordinal
+from owner.progress.watermark import SpanPosition, Watermark, advance, covers
+from owner.scheduler.coordinator import Coordinator, Identity
+from owner.scheduler.replication import SetState
+from owner.settings import OwnerSettings
+from owner.tables.repartition import Repartitions
+from owner.tables.schema_changes import SchemaChanges
+from reactor.effects import Effect, Send
+from reactor.ids import CaptureId, Ts
+from reactor.messages import Message
+from reactor.records.changefeed import RunningError, TableRecord
+
+
+class Run:
+    """The moving parts of one epoch."""
+
+    def __init__(
+        self, identity: Identity, facts: Facts, settings: OwnerSettings, *, cluster: str, epoch_floor: int, now: float
+    ) -> None:
+        self.epoch = facts.info.epoch
+        self.coordinator = Coordinator(identity, settings.scheduler)
+        self.workers = WorkerManager(facts.info.mode, settings.workers, epoch_floor=epoch_floor)
+        self.repartitions = Repartitions(cluster=cluster)
+        self.schemas = SchemaChanges(cluster=cluster, wall_offset_s=settings.wall_offset_s)
+        self.head_stall = Stall()
+        self.checkpoint_stall = Stall()
+        self._progress_pulse = Stall()
+        self._settings = settings
+        self._started_at = now
+        self._tables: tuple[TableRecord, ...] | None = None
+        self._starts: dict[int, Ts] = {}
+        self._parked: frozenset[int] = frozenset()
+        #: tables that the scheduler was told to leave alone because they are being cut
+        self._away: frozenset[int] = frozenset()
+
+    def tick(self, facts: Facts, messages: Sequence[Message], limits: Limits, world: World, now: float) -> list[Send]:
+        """One round: what captures say, then spans, then workers.
+
+        :raises owner.errors.SpanError: the captures contradict each other.
+        """
+        cuts = self.repartitions.cuts(facts.cuts)
+        self._away = frozenset(id for id, spans in cuts.items() if not spans)
+        effects = self.coordinator.poll(
+            self._starts_of(facts),
+            world.alive,
+            messages,
+            limits.barrier,
+            now,
+            cuts=cuts,
+            floor_ts=facts.status.checkpoint_ts,
+            stragglers=facts.stragglers,
+            heartbeat_budget=world.heartbeat_budget,
+        )
+        self._note_workers(world, now)
+        if self.workers.has_errors or not self._may_place_workers(now):
+            return effects
+        return effects + self._place_workers(facts, world, now)
+
+    def watermark(self, facts: Facts, limits: Limits, now: float) -> Watermark | None:
+        """How far the changefeed is; None while that cannot be said."""
+        starts = self._starts_of(facts)
+        if starts is None:
+            return None
+        self.head_stall.note(facts.head and (facts.head.resolved_ts, facts.head.resolved_time), now)
+        counted = starts.keys() - facts.held.keys()
+        standing = [at for at in self.repartitions.standing(facts.cuts) if at.span.table_id in counted]
+        lowest = self.coordinator.lowest
+        if lowest is None or not self._away & counted <= {at.span.table_id for at in standing}:
+            return None
+        positions = [(at.checkpoint_ts, at.checkpoint_time) for at in standing]
+        if lowest.ts is not None:
+            positions.append((lowest.ts, lowest.time))
+        slowest = min(positions, key=lambda at: (at[0], -at[1]), default=None)
+        begun = [starts[table] for table in counted]
+        log_start_ts = max([facts.status.checkpoint_ts, *begun]) if facts.head is None else Ts(0)
+        return advance(slowest, facts.head, limits, start_ts=log_start_ts)
+
+    def recut(self, facts: Facts, now: float, *, is_held: bool) -> list[Effect]:
+        """Tables that shall have other spans, one step on."""
+        sets, captures = self.coordinator.sets, len(self.coordinator.captures.serving())
+        return self.repartitions.tick(facts, sets, captures, now, is_held=is_held)
+
+    def change_schemas(self, facts: Facts, now: float) -> list[Effect]:
+        """Schema changes, one step on."""
+        if not facts.ddl:
+            return []
+        is_waiting = any(record.pending_ids for record in facts.ddl.values())
+        return self.schemas.tick(facts, self.positions() if is_waiting else (), now)
+
+    def positions(self) -> list[SpanPosition]:
+        """How far every span is known to be."""
+        sets = self.coordinator.sets.items()
+        return [SpanPosition(span, at.checkpoint.checkpoint_ts, at.checkpoint_time) for span, at in sets]
+
+    def reached(self, ids: Iterable[int], *, is_written: bool = False) -> Mapping[int, Ts]:
+        """How far all spans of each table are known to be; without those of which a span is missing, or is
+        not being written (``is_written``)."""
+        by_table: dict[int, list[SpanPosition]] = {id: [] for id in ids}
+        if not by_table:
+            return {}
+        for span, known in self.coordinator.sets.items():
+            if span.table_id in by_table and (known.state is SetState.REPLICATING or not is_written):
+                by_table[span.table_id].append(SpanPosition(span, known.checkpoint.checkpoint_ts))
+        whole = {id: spans for id, spans in by_table.items() if covers([id], spans)}
+        return {id: min(at.checkpoint_ts for at in spans) for id, spans in whole.items()}
+
+    def writes_others(self, failing: Collection[int]) -> bool:
+        """Some table is written at the moment that is not one of these."""
+        sets = self.coordinator.sets.items()
+        return any(at.state is SetState.REPLICATING and span.table_id not in failing for span, at in sets)
+
+    def progress(self, facts: Facts) -> tuple[int, int]:
+        """A number that grows as long as anything gets done."""
+        if facts.tables is not None:
+            return ordinal(facts.info.mode, facts.unit) + 1, facts.status.checkpoint_ts
+        worker = self.workers.workers.get(SOURCE)
+        stored = facts.record.rows_done if facts.record else 0
+        return ordinal(facts.info.mode, facts.unit), max(stored, worker.rows_done if worker else 0)
+
+    def still_s(self, facts: Facts, now: float) -> float:
+        """For how long nothing has moved that should: the source's log, the checkpoint behind it, or the snapshot."""
+        self._progress_pulse.note(self.progress(facts), now)
+        if facts.tables is None or facts.head is None:
+            return self._progress_pulse.still_s(now)
+        is_behind = facts.status.checkpoint_ts < facts.head.resolved_ts
+        return max(self.head_stall.still_s(now), self.checkpoint_stall.still_s(now) if is_behind else 0.0)
+
+    def errors(self) -> list[RunningError]:
+        return self.workers.take_errors()
+
+    def next_at(self) -> float:
+        """When this run wants its next tick, whatever comes."""
+        captures = self.coordinator.captures
+        parts = (self.workers.next_check_at(), self.repartitions.next_at(), self.schemas.next_at())
+        return min(captures.next_heartbeat_at(), *parts)
+
+    def _starts_of(self, facts: Facts) -> Mapping[int, Ts] | None:
+        """Table → where its spans start, behind its snapshot; the same mapping as long as it is the same.
+
+        Held tables have no spans before they are tried again.
+        """
+        tables = facts.tables
+        if tables is None:
+            return None
+        parked = frozenset(facts.held.keys() - facts.stragglers.keys()) if facts.held else frozenset[int]()
+        if tables is not self._tables or parked != self._parked:
+            starts = {table.table_id: table.start_ts for table in tables if table.table_id not in parked}
+            self._tables, self._parked = tables, parked
+            self._starts = self._starts if starts == self._starts else starts
+        return self._starts
+
+    def _note_workers(self, world: World, now: float) -> None:
+        self.workers.handle_alive(world.alive, now)
+        for report in self.coordinator.take_worker_reports():
+            self.workers.handle_report(report.capture, report.status, now)
+
+    def _may_place_workers(self, now: float) -> bool:
+        """All have said what they run; one that is silent for long is not waited for, as epochs fence it off."""
+        patience_s = self._settings.workers.creating_timeout_s
+        return self.coordinator.captures.is_initialized or now - self._started_at >= patience_s
+
+    def _place_workers(self, facts: Facts, world: World, now: float) -> list[Send]:
+        captures = self.coordinator.captures
+        placement = Placement(tuple(captures.serving()), world.worker_loads, captures.leaving())
+        records = {SOURCE: facts.record} if facts.record else {}
+        orders = self.workers.tick([SOURCE], records, placement, now)
+        identity = self.coordinator.identity
+        return [identity.message(o.capture, o.body, processor_epoch=captures.epoch_of(o.capture)) for o in orders]
+
+    def drain(self, capture: CaptureId) -> int:
+        """Ask for ``capture`` to be emptied; how many spans and workers it still has."""
+        return self.coordinator.drain(capture) + self.workers.count_on(capture)
+
+    def running_workers(self) -> list[CaptureId]:
+        """Where this changefeed's workers are, for the placement of others."""
+        at_work = (Stage.CREATING, Stage.ONLINE)
+        return [worker.capture for worker in self.workers.workers.values() if worker.stage in at_work]

@@ -1,0 +1,141 @@
+"""Sync points of one changefeed: now and then all spans stand at one Ts, and the sink's versions there are recorded.
+
+    idle ──interval over──► holding ──every span is there──► reading ──the sink has answered──► recorded, idle
+                               ▲                                │
+                               └────── a table is past it ◄─────┘
+
+The Ts is where the log is when it is time. A span may slip past it by a flush that was under way, so the hold moves on
+to wherever the furthest is; and a version of the sink counts only if the records that lie in it are not past the hold,
+since what is up to the hold is in there already (the checkpoints say so). A sink that does not answer delays nobody for
+longer than ``read_timeout_s``: there is no point then, and the next one is tried an interval later.
+"""
+
+from collections.abc import Callable, Collection
+from enum import StrEnum
+
+from owner.jobs import SinkRead
+from owner.progress.facts import Facts
+from owner.progress.watermark import SpanPosition, covers
+from owner.settings import SyncPointSettings
+from reactor import keys, patches
+from reactor.effects import Commit, Effect, Log, ReadSink
+from reactor.ids import Ts
+from reactor.records.sync_point import SyncPoint
+
+
+class Phase(StrEnum):
+    IDLE = "idle"
+    HOLDING = "holding"
+    READING = "reading"
+
+
+class SyncPoints:
+    """For one run of a changefeed. ``wall_offset_s``: Unix time minus the clock that ticks are given."""
+
+    def __init__(self, settings: SyncPointSettings, *, cluster: str, wall_offset_s: float) -> None:
+        self.phase = Phase.IDLE
+        #: nobody writes past it while it is not None
+        self.hold_ts: Ts | None = None
+        self._settings = settings
+        self._cluster = cluster
+        self._wall_offset_s = wall_offset_s
+        self._due_at: float | None = None
+        self._asked_at = 0.0
+        self._answer: SinkRead | None = None
+        #: tables that were held when the sink was asked
+        self._left_out: tuple[str, ...] = ()
+
+    def handle_read(self, answer: SinkRead) -> None:
+        """What the sink says; an answer to an earlier question is of no use."""
+        if self.phase is Phase.READING and answer.ts == self.hold_ts:
+            self._answer = answer
+
+    def tick(self, facts: Facts, spans_now: Callable[[], Collection[SpanPosition]], now: float) -> list[Effect]:
+        """One round. ``spans_now`` is asked only when it is time: it looks at every span."""
+        if not facts.info.config.sync_point_interval_seconds or facts.tables is None or facts.head is None:
+            self._release()
+            return []
+        if self.phase is Phase.READING:
+            return self._await_sink(facts, now)
+        if self.phase is Phase.IDLE and now < self._next_due_at(facts, now):
+            return []
+        tables = {table.table_id for table in facts.flowing}
+        spans = [span for span in spans_now() if span.span.table_id in tables]
+        if self.phase is Phase.HOLDING:
+            return self._await_spans(facts, spans, now)
+        self._begin(facts.head.resolved_ts, spans)
+        return []
+
+    def next_at(self) -> float:
+        """When time alone moves it on; infinity when something else has to."""
+        match self.phase:
+            case Phase.IDLE:
+                return float("inf") if self._due_at is None else self._due_at
+            case Phase.HOLDING:
+                return float("inf")
+            case Phase.READING:
+                return self._asked_at + self._settings.read_timeout_s
+
+    def _next_due_at(self, facts: Facts, now: float) -> float:
+        """An interval after the last point, also that of an earlier owner, or after the last try."""
+        interval_s = facts.info.config.sync_point_interval_seconds
+        if self._due_at is None:
+            last = facts.sync_points[-1].time - self._wall_offset_s if facts.sync_points else now
+            self._due_at = max(now, last + interval_s)
+        return self._due_at
+
+    def _begin(self, resolved_ts: Ts, spans: Collection[SpanPosition]) -> None:
+        if spans:
+            self.phase = Phase.HOLDING
+            self.hold_ts = max([resolved_ts, *(span.checkpoint_ts for span in spans)])
+
+    def _await_spans(self, facts: Facts, spans: Collection[SpanPosition], now: float) -> list[Effect]:
+        assert self.hold_ts is not None
+        assert facts.tables is not None
+        self.hold_ts = max([self.hold_ts, *(span.checkpoint_ts for span in spans)])
+        is_whole = covers([table.table_id for table in facts.flowing], spans)
+        if not is_whole or any(span.checkpoint_ts < self.hold_ts for span in spans):
+            return []
+        self.phase, self._asked_at = Phase.READING, now
+        self._left_out = tuple(sorted(table.name for table in facts.held.values()))
+        asked = tuple(sorted(span.span for span in spans))
+        return [ReadSink(facts.info.id, facts.info, facts.flowing, asked, self.hold_ts)]
+
+    def _await_sink(self, facts: Facts, now: float) -> list[Effect]:
+        assert self.hold_ts is not None
+        answer, self._answer = self._answer, None
+        if answer is None:
+            is_late = now >= self._asked_at + self._settings.read_timeout_s
+            return self._give_up(facts, "the sink does not say how far it is", now) if is_late else []
+        if answer.error:
+            return self._give_up(facts, answer.error, now)
+        furthest = max((table.committed_ts for table in answer.tables), default=Ts(0))
+        if furthest > self.hold_ts:
+            self.phase, self.hold_ts = Phase.HOLDING, furthest
+            return []
+        versions = {table.table: table.version for table in answer.tables}
+        point = SyncPoint(ts=self.hold_ts, time=now + self._wall_offset_s, versions=versions, left_out=self._left_out)
+        self._rest(facts, now)
+        return [self._record(facts, point)]
+
+    def _record(self, facts: Facts, point: SyncPoint) -> Commit:
+        """The new point in, the oldest beyond what is kept out."""
+        old = [known.ts for known in facts.sync_points if known.ts != point.ts]
+        doomed = old[: max(0, len(old) + 1 - self._settings.kept)]
+        changes = [patches.put_record(self._key(facts, point.ts), point)]
+        return Commit(patches.group([*changes, *(patches.delete(self._key(facts, ts)) for ts in doomed)]))
+
+    def _give_up(self, facts: Facts, reason: str, now: float) -> list[Effect]:
+        fields = (("changefeed", facts.info.id), ("ts", self.hold_ts), ("reason", reason))
+        self._rest(facts, now)
+        return [Log("warning", "no sync point this time", fields)]
+
+    def _rest(self, facts: Facts, now: float) -> None:
+        self._release()
+        self._due_at = now + facts.info.config.sync_point_interval_seconds
+
+    def _release(self) -> None:
+        self.phase, self.hold_ts, self._due_at, self._answer = Phase.IDLE, None, None, None
+
+    def _key(self, facts: Facts, ts: Ts) -> keys.SyncPointKey:
+        return keys.SyncPointKey(self._cluster, facts.info.namespace, facts.info.id, ts)

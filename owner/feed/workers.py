@@ -1,0 +1,249 @@
+"""The worker manager of one changefeed: which capture runs which unit of which source.
+
+          order sent               first status               unit's end
+ (none) ─────────────► creating ─────────────────► online ─────────────────► finished ──► next unit
+    ▲                     │ 6 s                       │ capture lost, stopped, failed
+    └─────────────────────┴───────── offline ◄────────┘
+
+A check costs nothing here, so it is made in every tick instead of every 30 s: a lost worker is replaced in the tick
+that sees it lost. A worker is never stopped because something about it is not known yet, only because it is no longer
+the newest.
+
+**Two workers must never be effective at once**, and this manager alone cannot hold that: a capture that is cut off
+may go on for a while. What holds it is the epoch in each order: a unit writes ``UnitRecord`` and moves ``LogHead``
+only in transactions that compare them, and refuses when the record carries a newer epoch. Here epochs only have to
+grow and never to be given twice, over owners too: each owner counts from its own revision (``first_epoch``), as the
+last order of the one before may have reached a capture that nobody can hear now.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from owner.feed.state import FENCED
+from owner.progress.units import current_unit
+from owner.settings import WorkerSettings
+from reactor.ids import CaptureId
+from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
+from reactor.records.changefeed import Mode, RunningError, Unit, UnitRecord
+
+#: More orders than one owner gives for one changefeed, at one in six seconds.
+_EPOCHS_PER_OWNER = 100_000
+
+
+def first_epoch(owner_revision: int) -> int:
+    """Where the epochs of this owner's orders begin: behind those of every owner before."""
+    return owner_revision * _EPOCHS_PER_OWNER
+
+
+class Stage(StrEnum):
+    CREATING = "creating"
+    ONLINE = "online"
+    FINISHED = "finished"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One order and what has become of it. ``since``: when it entered its stage."""
+
+    source: str
+    unit: Unit
+    capture: CaptureId
+    epoch: int
+    stage: Stage
+    since: float
+    rows_done: int = 0
+    rows_total: int = 0
+    bytes_done: int = 0
+    #: what had been done before it came; how long it will take, None where that cannot be said
+    rows_before: int = 0
+    seconds_left: float | None = None
+    #: what it is waiting to pass by itself
+    trouble: RunningError | None = None
+
+    def enter(self, stage: Stage, now: float) -> "Worker":
+        return self if self.stage is stage else replace(self, stage=stage, since=now)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a worker may go. ``loads``: workers of all changefeeds by capture. ``leaving``: where none may stay."""
+
+    serving: tuple[CaptureId, ...]
+    loads: Mapping[CaptureId, int]
+    leaving: frozenset[CaptureId] = frozenset()
+
+    def choose(self, *, stay_on: CaptureId | None, avoid: CaptureId | None) -> CaptureId | None:
+        """Where it was, else where least is; ties go to the smaller id. ``avoid`` only if there is a choice."""
+        wanted = [capture for capture in self.serving if capture != avoid] or list(self.serving)
+        if stay_on in wanted:
+            return stay_on
+        return min(wanted, key=lambda capture: (self.loads.get(capture, 0), capture), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOrder:
+    capture: CaptureId
+    body: StartWorker | StopWorker
+
+
+class WorkerManager:
+    """``epoch_floor``: orders have larger epochs; ``first_epoch``, or what an earlier run under this owner came to."""
+
+    def __init__(self, mode: Mode, settings: WorkerSettings, *, epoch_floor: int = 0) -> None:
+        self.workers: dict[str, Worker] = {}
+        self.epoch_floor = epoch_floor
+        self._mode = mode
+        self._settings = settings
+        self._reported: dict[CaptureId, WorkerStatus] = {}
+        self._errors: list[RunningError] = []
+        self._stops: list[WorkerOrder] = []
+
+    def handle_report(self, capture: CaptureId, status: WorkerStatus | None, now: float) -> None:
+        """What one heartbeat answer of ``capture`` says. Old epochs are told to stop and change nothing."""
+        if status is None:
+            self._reported.pop(capture, None)
+            self._lose_online(capture, now)
+            return
+        self._reported[capture] = status
+        self.epoch_floor = max(self.epoch_floor, status.epoch)
+        worker = self.workers.get(status.source)
+        if worker is None:
+            return
+        if (worker.capture, worker.epoch) == (capture, status.epoch):
+            self.workers[status.source] = self._after_status(worker, status, now)
+        elif status.epoch < worker.epoch and status.stage is WorkerStage.RUNNING and capture != worker.capture:
+            self._stops.append(WorkerOrder(capture, StopWorker(status.source, status.epoch)))
+
+    def handle_alive(self, alive: Iterable[CaptureId], now: float) -> None:
+        """Workers of captures whose lease is over are offline."""
+        present = set(alive)
+        for capture in [capture for capture in self._reported if capture not in present]:
+            del self._reported[capture]
+        for source, worker in self.workers.items():
+            if worker.capture not in present and worker.stage is not Stage.FINISHED:
+                self.workers[source] = worker.enter(Stage.OFFLINE, now)
+
+    def count_on(self, capture: CaptureId) -> int:
+        """Workers that are, or are about to be, on ``capture``."""
+        placed = [known for known in self.workers.values() if known.stage in (Stage.CREATING, Stage.ONLINE)]
+        if any(known.capture == capture for known in placed):
+            return 1
+        reported = self._reported.get(capture)
+        return int(reported is not None and reported.stage is WorkerStage.RUNNING)
+
+    @property
+    def has_errors(self) -> bool:
+        """The changefeed will not go on like this: nothing is started before its state has been judged."""
+        return bool(self._errors)
+
+    def take_errors(self) -> list[RunningError]:
+        errors, self._errors = self._errors, []
+        return errors
+
+    def tick(
+        self, sources: Iterable[str], records: Mapping[str, UnitRecord], placement: Placement, now: float
+    ) -> list[WorkerOrder]:
+        """The orders that bring every source's current unit to run on one capture."""
+        orders, self._stops = self._stops, []
+        for source in sources:
+            orders += self._tick_source(source, records.get(source), placement, now)
+        return orders
+
+    def next_check_at(self) -> float:
+        """When a worker that is being created will have taken too long."""
+        creating = [worker.since for worker in self.workers.values() if worker.stage is Stage.CREATING]
+        return min(creating, default=float("inf")) + self._settings.creating_timeout_s
+
+    def _tick_source(
+        self, source: str, record: UnitRecord | None, placement: Placement, now: float
+    ) -> list[WorkerOrder]:
+        if record is not None:
+            self.epoch_floor = max(self.epoch_floor, record.epoch)
+        unit = current_unit(self._mode, record)
+        if unit is None:
+            return []
+        worker = self.workers.get(source) or self._adopt(source, unit, record, now)
+        if worker is not None and worker.unit is unit and self._runs_as_expected(worker, now):
+            return self._move_away(worker, placement, now)
+        return self._create(source, unit, worker, placement, now)
+
+    def _move_away(self, worker: Worker, placement: Placement, now: float) -> list[WorkerOrder]:
+        """From a capture that leaves to one that stays; the newer epoch fences what the old one still does."""
+        if worker.capture not in placement.leaving or worker.stage is not Stage.ONLINE or not placement.serving:
+            return []
+        stop = WorkerOrder(worker.capture, StopWorker(worker.source, worker.epoch))
+        return [stop, *self._create(worker.source, worker.unit, worker, placement, now)]
+
+    def _runs_as_expected(self, worker: Worker, now: float) -> bool:
+        """A finished worker's record is on its way here; if it does not come, the unit is run again."""
+        if worker.stage in (Stage.CREATING, Stage.FINISHED):
+            return now - worker.since < self._settings.creating_timeout_s
+        return worker.stage is Stage.ONLINE
+
+    def _create(
+        self, source: str, unit: Unit, old: Worker | None, placement: Placement, now: float
+    ) -> list[WorkerOrder]:
+        is_deaf = old is not None and old.stage is Stage.CREATING
+        stay_on = old.capture if old and not is_deaf else None
+        capture = placement.choose(stay_on=stay_on, avoid=old.capture if old and is_deaf else None)
+        if capture is None:
+            return []
+        self.epoch_floor += 1
+        self.workers[source] = Worker(source, unit, capture, self.epoch_floor, Stage.CREATING, now)
+        return [WorkerOrder(capture, StartWorker(source, unit, self.epoch_floor))]
+
+    def _adopt(self, source: str, unit: Unit, record: UnitRecord | None, now: float) -> Worker | None:
+        """The newest worker that an earlier owner left running, if it is at the unit that is due."""
+        running = [
+            (status.epoch, capture, status)
+            for capture, status in sorted(self._reported.items())
+            if status.source == source and status.stage is WorkerStage.RUNNING
+        ]
+        if not running:
+            return None
+        epoch, capture, status = max(running, key=lambda item: item[:2])
+        if status.unit is not unit or epoch < (record.epoch if record else 0):
+            return None
+        worker = Worker(source, unit, capture, epoch, Stage.ONLINE, now, rows_before=status.rows_done)
+        self.workers[source] = worker = _with_progress(worker, status, now)
+        return worker
+
+    def _after_status(self, worker: Worker, status: WorkerStatus, now: float) -> Worker:
+        trouble = status.error if status.stage is WorkerStage.RUNNING else None
+        is_new = worker.stage is Stage.CREATING
+        worker = replace(worker, trouble=trouble, rows_before=status.rows_done if is_new else worker.rows_before)
+        worker = _with_progress(worker, status, now)
+        match status.stage:
+            case WorkerStage.RUNNING:
+                return worker.enter(Stage.ONLINE, now)
+            case WorkerStage.FINISHED:
+                return worker.enter(Stage.FINISHED, now)
+            case WorkerStage.ERROR if worker.stage is not Stage.OFFLINE:
+                self._note_error(status.error)
+        return worker.enter(Stage.OFFLINE, now)
+
+    def _note_error(self, error: RunningError | None) -> None:
+        """A fenced worker is no fault of the changefeed: one with a newer epoch replaces it at once."""
+        if error is not None and error.code not in FENCED:
+            self._errors.append(error)
+
+    def _lose_online(self, capture: CaptureId, now: float) -> None:
+        """Its capture does not know of it any more. One being created may not have heard of its order yet."""
+        for source, worker in self.workers.items():
+            if worker.capture == capture and worker.stage is Stage.ONLINE:
+                self.workers[source] = worker.enter(Stage.OFFLINE, now)
+
+
+def _with_progress(worker: Worker, status: WorkerStatus, now: float) -> Worker:
+    """It goes on as fast as it has been so far."""
+    done, seconds = status.rows_done - worker.rows_before, now - worker.since
+    left = max(status.rows_total - status.rows_done, 0)
+    return replace(
+        worker,
+        rows_done=status.rows_done,
+        rows_total=status.rows_total,
+        bytes_done=status.bytes_done,
+        seconds_left=left * seconds / done if done > 0 else None,
+    )

@@ -1,0 +1,102 @@
+"""How far spans may write: the lowest of what holds them back, and its name.
+
+Five things hold: the changefeed's target, an operator (who compares source and sink at one Ts, say), a sync point, and
+schema changes and new spans, which wait for all spans of their table. These two hold only their table, the others
+everything - at most 256 tables by name, the rest holds everything, so that a heartbeat stays small (tiflow 1.4.3).
+
+Held tables (``owner.feed.held``) are in no barrier: nobody waits for them, and captures know from the schema changes
+themselves how far each may be written.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from reactor.ids import MAX_TS, Ts
+from reactor.messages import Barrier
+from reactor.records.changefeed import DdlRecord
+
+TABLE_BARRIERS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An operator holds every span at ``ts`` until ``until`` (the tick's clock) or a release."""
+
+    ts: Ts
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``barrier`` as captures get it; no checkpoint may pass ``min_table_ts``; ``reason``: what holds lowest."""
+
+    barrier: Barrier
+    min_table_ts: Ts
+    reason: str = ""
+
+    @property
+    def lowest_ts(self) -> Ts:
+        return min(self.barrier.global_ts, self.min_table_ts)
+
+
+def limits(
+    target_ts: Ts | None,
+    hold: Hold | None,
+    ddl: Iterable[DdlRecord],
+    *,
+    cuts: Mapping[int, Ts] = MappingProxyType({}),
+    sync_point_ts: Ts | None = None,
+    held: Collection[int] = (),
+    names: Mapping[int, str] = MappingProxyType({}),
+) -> Limits:
+    """The barrier that all of them together make. ``cuts``: tables that wait for new spans, and where. ``held``: tables
+    that nobody waits for. ``names``: schema.name of tables."""
+    changes = {table: ts for table, ts in _first_by_table(ddl).items() if table not in held}
+    cuts = {table: ts for table, ts in cuts.items() if table not in held}
+    tables = {table: min(changes.get(table, MAX_TS), cuts.get(table, MAX_TS)) for table in {**changes, **cuts}}
+    named = sorted(tables.items(), key=lambda item: (item[1], item[0]))
+    kept, rest = named[:TABLE_BARRIERS_MAX], named[TABLE_BARRIERS_MAX:]
+    globals_ = {
+        "target-ts": target_ts,
+        "hold": hold.ts if hold else None,
+        "sync point": sync_point_ts,
+        "more tables than it names": rest[0][1] if rest else None,
+    }
+    everything = {name: ts for name, ts in globals_.items() if ts is not None}
+    global_ts = min(everything.values(), default=MAX_TS)
+    min_table_ts = min([global_ts, *tables.values()])
+    barrier = Barrier(global_ts, tuple((table, ts) for table, ts in kept if ts < global_ts))
+    return Limits(barrier, min_table_ts, _reason(everything, changes, cuts, min_table_ts, names))
+
+
+def _first_by_table(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
+    """A table that is about to be created counts too: the changefeed's checkpoint waits for it."""
+    tables: dict[int, Ts] = {}
+    for record in ddl:
+        for table in record.pending_ids:
+            tables[table] = min(record.barrier_ts, tables.get(table, record.barrier_ts))
+    return tables
+
+
+def _reason(
+    everything: Mapping[str, Ts],
+    changes: Mapping[int, Ts],
+    cuts: Mapping[int, Ts],
+    lowest_ts: Ts,
+    names: Mapping[int, str],
+) -> str:
+    if lowest_ts == MAX_TS:
+        return ""
+    for name, ts in sorted(everything.items()):
+        if ts == lowest_ts:
+            return f"barrier {name} at {ts}"
+    changing = [table for table, ts in changes.items() if ts == lowest_ts]
+    if changing:
+        return f"barrier schema change of {_tables(changing, names)} at {lowest_ts}"
+    cutting = [table for table, ts in cuts.items() if ts == lowest_ts]
+    return f"barrier new spans of {_tables(cutting, names)} at {lowest_ts}"
+
+
+def _tables(ids: Iterable[int], names: Mapping[int, str]) -> str:
+    return ", ".join(names.get(id, f"table {id}") for id in sorted(ids))

@@ -1,0 +1,57 @@
+"""What processors told the owner through etcd: taken once, then cleared.
+
+A position that has changed since it was read is left alone: its new content is for the next tick. Positions of captures
+that are gone are dropped with whatever they say, since what they ran is over.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from reactor import patches
+from reactor.errors import IgnorePatchError
+from reactor.ids import CaptureId, ChangefeedId
+from reactor.keys import PositionKey
+from reactor.records.changefeed import RunningError, TaskPosition
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    errors: tuple[RunningError, ...]
+    warnings: tuple[RunningError, ...]
+    #: errors that hold one table each
+    tables: tuple[RunningError, ...]
+    patches: tuple[patches.Patch, ...]
+
+
+def take(
+    positions: Mapping[CaptureId, TaskPosition],
+    alive: Collection[CaptureId],
+    *,
+    cluster: str,
+    namespace: str,
+    feed: ChangefeedId,
+) -> Taken:
+    """What there is to know, and the patches that clear it."""
+    errors, warnings, tables, clearing = [], [], list[RunningError](), []
+    for capture, position in sorted(positions.items()):
+        is_alive = capture in alive
+        if is_alive and position.error is not None:
+            errors.append(position.error)
+        if is_alive and position.warning is not None:
+            warnings.append(position.warning)
+        if is_alive:
+            tables += position.tables
+        cleared = position.with_(error=None, warning=None, tables=())
+        if not is_alive or position != cleared:
+            key = PositionKey(cluster, namespace, capture, feed)
+            clearing.append(_clear(key, position, cleared if is_alive else None))
+    return Taken(tuple(errors), tuple(warnings), tuple(tables), tuple(clearing))
+
+
+def _clear(key: PositionKey, seen: TaskPosition, after: TaskPosition | None) -> patches.Patch:
+    def apply(old: TaskPosition | None) -> TaskPosition | None:
+        if old != seen:
+            raise IgnorePatchError(f"{key} has changed since it was read")
+        return after
+
+    return patches.patch_record(key, TaskPosition, apply)

@@ -1,0 +1,77 @@
+"""How far a changefeed is: the slowest of its spans, and never further than its barrier.
+
+A checkpoint is only stated when it is known for every table's whole key space: while a span is missing, the last
+one stands. Which span is the slowest, and whether one is missing, ``owner.scheduler.span_index`` knows.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from owner.progress.barrier import Limits
+from reactor.ids import KEY_SPACE, TableSpan, Ts
+from reactor.records.changefeed import ChangefeedStatus, LogHead
+
+_NOWHERE = Ts(0)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPosition:
+    """One span's last word. ``checkpoint_time``: commit time at its checkpoint, 0 when not known."""
+
+    span: TableSpan
+    checkpoint_ts: Ts
+    checkpoint_time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    checkpoint_ts: Ts
+    checkpoint_time: float
+    resolved_ts: Ts
+
+
+def advance(
+    slowest: tuple[Ts, float] | None, head: LogHead | None, limits: Limits, *, start_ts: Ts = _NOWHERE
+) -> Watermark:
+    """The changefeed's watermark. ``slowest``: checkpoint and commit time of the slowest span, None without any.
+
+    Captures may see the log's head before the owner does. What they report beyond the owner's own head does not count:
+    a schema change there may hold a table that the owner has not heard of yet. ``start_ts``: where the log begins.
+    """
+    known_ts = head.resolved_ts if head else start_ts
+    resolved_ts = min(head.resolved_ts if head else Ts(0), limits.barrier.global_ts)
+    if slowest is None:
+        return Watermark(min(resolved_ts, limits.min_table_ts), head.resolved_time if head else 0.0, resolved_ts)
+    slowest_ts, slowest_time = slowest
+    checkpoint_ts = min(slowest_ts, limits.min_table_ts, known_ts)
+    is_at_head = head is not None and checkpoint_ts == head.resolved_ts and head.resolved_time > 0
+    time = head.resolved_time if head is not None and is_at_head else slowest_time
+    return Watermark(checkpoint_ts, time, max(resolved_ts, checkpoint_ts))
+
+
+def under(watermark: Watermark, ceiling_ts: Ts | None) -> Watermark:
+    """``watermark``, but not further than a table that is about to reach it."""
+    if ceiling_ts is None or watermark.checkpoint_ts <= ceiling_ts:
+        return watermark
+    return Watermark(ceiling_ts, 0.0, watermark.resolved_ts)
+
+
+def merged(status: ChangefeedStatus, watermark: Watermark, limits: Limits) -> ChangefeedStatus:
+    """``status`` moved to ``watermark``; nothing in it ever goes back."""
+    checkpoint_ts = max(status.checkpoint_ts, watermark.checkpoint_ts)
+    is_new = watermark.checkpoint_ts == checkpoint_ts and watermark.checkpoint_time > 0
+    return status.with_(
+        checkpoint_ts=checkpoint_ts,
+        checkpoint_time=max(status.checkpoint_time, watermark.checkpoint_time) if is_new else status.checkpoint_time,
+        resolved_ts=max(status.resolved_ts, watermark.resolved_ts, checkpoint_ts),
+        min_table_barrier_ts=max(checkpoint_ts, limits.min_table_ts),
+    )
+
+
+def covers(tables: Collection[int], positions: Iterable[SpanPosition]) -> bool:
+    """Every table's spans, laid side by side, reach from one end of its key space to the other."""
+    covered_to = dict.fromkeys(tables, 0)
+    for span in sorted(position.span for position in positions):
+        if span.start <= covered_to[span.table_id]:
+            covered_to[span.table_id] = max(covered_to[span.table_id], span.end)
+    return all(end == KEY_SPACE for end in covered_to.values())

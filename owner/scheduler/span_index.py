@@ -1,0 +1,196 @@
+"""Every known span's set, and the questions about all of them answered without looking at all of them.
+
+What is asked in every round - who has what, which spans nobody has, is anything under way, how far is the slowest - is
+kept as sets change: with hundreds of thousands of spans, a round must cost what has changed. So sets change only
+through ``change`` and ``note``; ``want`` alone looks at everything, and is called when the tables have changed.
+
+Orders stay the sets' business (``owner.scheduler.replication``), plans the policies'.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+
+from owner.scheduler.lowest import Lowest
+from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
+from reactor.ids import CaptureId, TableSpan, Ts
+from reactor.messages import SpanState, SpanStatus
+
+# Looked up once: members of an enumeration are attributes that are computed.
+_WRITING, _UNDISTURBED, _WRITER = SpanState.REPLICATING, SetState.REPLICATING, Role.PRIMARY
+
+
+class SpanIndex:
+    """``wanted``: the spans that should be replicated. ``lowest``: how far those of them are that have a set.
+
+    Collections are in the order in which spans came into them, which is the order of events: the same for the same
+    history.
+    """
+
+    def __init__(self) -> None:
+        self.sets: dict[TableSpan, ReplicationSet] = {}
+        self.wanted: Collection[TableSpan] = ()
+        self.lowest = Lowest()
+        self._wanted: frozenset[TableSpan] = frozenset()
+        #: tables whose spans are wanted, but hold nobody back
+        self._aside: frozenset[int] = frozenset()
+        self._held: dict[CaptureId, dict[TableSpan, None]] = {}
+        #: known spans that are anything else than replicating
+        self._unsettled: dict[TableSpan, None] = {}
+        #: wanted spans that nobody has; those of them that have no set
+        self._missing: dict[TableSpan, None] = {}
+        self._unknown: set[TableSpan] = set()
+        #: spans that have a set and are not wanted
+        self._surplus: dict[TableSpan, None] = {}
+        self._moved: dict[TableSpan, None] = {}
+
+    @property
+    def missing(self) -> Collection[TableSpan]:
+        """Wanted, and on no capture."""
+        return self._missing
+
+    @property
+    def surplus(self) -> Collection[TableSpan]:
+        """Known, and not wanted."""
+        return self._surplus
+
+    @property
+    def is_settled(self) -> bool:
+        """Every span, wanted or not, is written by somebody, undisturbed."""
+        return not self._unsettled and not self._missing
+
+    @property
+    def is_whole(self) -> bool:
+        """Of every wanted span is known how far it is."""
+        return not self._unknown
+
+    def held_by(self, capture: CaptureId) -> Collection[TableSpan]:
+        """What ``capture`` has in any role."""
+        return self._held.get(capture, {}).keys()
+
+    def written_by(self, capture: CaptureId) -> list[TableSpan]:
+        """What ``capture`` writes, sorted."""
+        sets = self.sets
+        return sorted(span for span in self.held_by(capture) if sets[span].primary == capture)
+
+    def take_moved(self) -> list[TableSpan]:
+        """Spans whose state may have changed since this was asked last."""
+        moved, self._moved = list(self._moved), {}
+        return moved
+
+    def want(self, spans: Iterable[TableSpan], *, aside: frozenset[int] = frozenset()) -> None:
+        """These, in this order, should be replicated, and no others. Those of tables ``aside`` are in no ``lowest``."""
+        self.wanted = tuple(spans)
+        self._wanted, self._aside = frozenset(self.wanted), aside
+        sets = self.sets
+        self._unknown = {span for span in self.wanted if span not in sets and span.table_id not in aside}
+        self._missing = dict.fromkeys(span for span in self.wanted if span not in sets or not sets[span].captures)
+        self._surplus = dict.fromkeys(span for span in sets if span not in self._wanted)
+        self.lowest = Lowest()
+        for span in self.wanted:
+            if span in sets and span.table_id not in aside:
+                self.lowest.add(sets[span].checkpoint.checkpoint_ts, sets[span].checkpoint_time)
+
+    def add(self, replication: ReplicationSet) -> None:
+        """A span is known from now on."""
+        span = replication.span
+        assert span not in self.sets, "one set for each span"
+        self.sets[span] = replication
+        if self._counts(span):
+            self._unknown.discard(span)
+            self.lowest.add(replication.checkpoint.checkpoint_ts, replication.checkpoint_time)
+        elif span not in self._wanted:
+            self._surplus[span] = None
+        self._index(replication, ())
+
+    def discard(self, span: TableSpan) -> None:
+        """A span that nobody has is forgotten."""
+        replication = self.sets.pop(span)
+        assert not replication.captures, "what a capture has is not forgotten"
+        self._unsettled.pop(span, None)
+        self._surplus.pop(span, None)
+        self._moved[span] = None
+        if self._counts(span):
+            self.lowest.remove(replication.checkpoint.checkpoint_ts)
+            self._unknown.add(span)
+        if span in self._wanted:
+            self._missing[span] = None
+
+    def change(self, replication: ReplicationSet, act: Callable[[], Orders]) -> Orders:
+        """Let ``act`` change the set; a span that is removed by it is forgotten."""
+        before, before_ts = tuple(replication.captures), replication.checkpoint.checkpoint_ts
+        orders = act()
+        if self._counts(replication.span):
+            self.lowest.move(before_ts, replication.checkpoint.checkpoint_ts, replication.checkpoint_time)
+        self._index(replication, before)
+        if replication.is_removed:
+            self.discard(replication.span)
+        return orders
+
+    def note(self, capture: CaptureId, statuses: Iterable[SpanStatus]) -> list[SpanStatus]:
+        """Take over how far undisturbed writers are; the statuses that say anything more, for which nothing is done.
+
+        Nearly all that captures ever say goes through this loop: no call is made in it for a span that has moved.
+        """
+        sets, surplus, aside, others = self.sets, self._surplus, self._aside, []
+        steps: list[tuple[Ts, Ts, float, int]] = []
+        step: tuple[Ts, Ts, float] | None = None
+        count = 0
+        for status in statuses:
+            span, state, told, time = status
+            known = sets.get(span)
+            if (
+                known is None
+                or state is not _WRITING
+                or known.state is not _UNDISTURBED
+                or known.captures.get(capture) is not _WRITER
+                or len(known.captures) != 1
+                or (surplus and span in surplus)
+                or (aside and span.table_id in aside)
+            ):
+                others.append(status)
+                continue
+            before_ts = known.checkpoint[0]
+            if not (before_ts <= told[0] <= told[1] >= known.checkpoint[1] and time):
+                others.append(status)
+                continue
+            known.checkpoint, known.checkpoint_time = told, time
+            if step == (before_ts, told[0], time):
+                count += 1
+                continue
+            if step is not None:
+                steps.append((*step, count))
+            step, count = (before_ts, told[0], time), 1
+        if step is not None:
+            steps.append((*step, count))
+        for before_ts, after_ts, time, many in steps:
+            self.lowest.move(before_ts, after_ts, time, many)
+        return others
+
+    def _counts(self, span: TableSpan) -> bool:
+        return span in self._wanted and span.table_id not in self._aside
+
+    def _index(self, replication: ReplicationSet, before: Iterable[CaptureId]) -> None:
+        span, after = replication.span, replication.captures
+        for capture in before:
+            if capture not in after:
+                self._held[capture].pop(span, None)
+        for capture in after:
+            self._held.setdefault(capture, {})[span] = None
+        self._moved[span] = None
+        _put(self._unsettled, span, replication.state is not SetState.REPLICATING)
+        _put(self._missing, span, replication.state is SetState.ABSENT and span in self._wanted)
+
+
+def roster_of(sets: Mapping[TableSpan, ReplicationSet], wanted: Iterable[TableSpan]) -> SpanIndex:
+    """What several sets amount to."""
+    span_index = SpanIndex()
+    for replication in sets.values():
+        span_index.add(replication)
+    span_index.want(wanted)
+    return span_index
+
+
+def _put(spans: MutableMapping[TableSpan, None], span: TableSpan, is_in: bool) -> None:
+    if is_in:
+        spans[span] = None
+    else:
+        spans.pop(span, None)

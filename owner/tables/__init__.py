@@ -1,0 +1,1 @@
+"""Tables: schema changes and repartitioning."""

@@ -1,0 +1,18 @@
+"""Refusal: one table that cannot go on, as whoever finds it out says to who holds it (``owner.feed.held``)."""
+
+from dataclasses import dataclass
+
+from reactor.ids import Ts
+from reactor.records.changefeed import RunningError
+from reactor.records.held import HoldOrigin
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A table that cannot go on past ``ts``, and why."""
+
+    table_id: int
+    name: str
+    ts: Ts
+    origin: HoldOrigin
+    error: RunningError

@@ -1,0 +1,295 @@
+"""Tables that get other spans: split into several, or joined again.
+
+Each span has a record of its own in the sink, so spans change in the sink first, in one commit, while the table stands
+at one Ts and nobody writes it:
+
+    wanted ──► together ──all spans at one Ts──► stopping ──nobody has one──► under way ──the sink has cut──► done
+                  ▲                                                              │
+                  └─────────────────── an old span is recorded past the Ts ◄─────┘
+
+What is wanted, and what is under way, is in etcd (``TablePartitioning``); *together* and *stopping* are this owner's
+alone, and
+begin anew under another one. From *under way* on the way leads through the sink's answer only: until it has come,
+neither old nor new spans are replicated, whoever is owner. The sink takes each cut once, by its number, and leaves to
+late writers of old spans nothing that they could go on from; an old span that was quicker is told, and the table is
+brought together anew, further on. So what the sink holds relies on no lease and no clock.
+
+The table waits where its furthest span is, not where the log is: so tables are joined also where no span of several
+can go on (``ROW_MOVED``), and that is done without being asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from owner.errors import JobRefusedError
+from owner.jobs import SinkCut
+from owner.progress.watermark import SpanPosition
+from owner.scheduler.replication import ReplicationSet, SetState
+from owner.scheduler.spans import SPANS_MAX, Cuts, even_spans, span_count
+from owner.tables.refusal import Refusal
+from reactor import keys, patches
+from reactor.effects import Commit, CutSink, Effect, Log, WakeAt
+from reactor.errors import Scope
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import FeedState, RunningError, TableRecord
+from reactor.records.held import HoldOrigin
+from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
+
+if TYPE_CHECKING:
+    from owner.progress.facts import Facts
+
+Sets = Mapping[TableSpan, ReplicationSet]
+
+#: ``agent.errors.RowMovedError``: no span can pass a row that went from one to another, but one span of all can
+ROW_MOVED = "RowMoved"
+#: the sink is asked again when it has not answered, or with an error
+_ASK_AGAIN_S = 30.0
+_RETRY_S = 5.0
+#: answers with an error after which the table is held
+_FAILURES_MAX = 3
+#: the code of its hold
+SINK_CUT = "SinkCut"
+#: records that the policy writes in one transaction
+_POLICY_BATCH = 50
+
+
+class Repartitions:
+    """For one run of a changefeed. ``holds``: table → nobody writes past it."""
+
+    def __init__(self, *, cluster: str) -> None:
+        self.holds: dict[int, Ts] = {}
+        #: table → why the sink has not cut it yet
+        self.trouble: dict[int, str] = {}
+        self._cluster = cluster
+        self._stopping: set[int] = set()
+        self._ask_at: dict[int, float] = {}
+        self._answers: dict[int, SinkCut] = {}
+        self._failures: dict[int, int] = {}
+        self._refusals: list[Refusal] = []
+        self._is_planned = False
+        self._tables: dict[int, TableRecord] = {}
+        self._tables_of: object = None
+
+    def cuts(self, stored: Mapping[int, TablePartitioning]) -> Cuts:
+        """What the scheduler shall replicate of tables that are not one span."""
+        return {id: () if self._is_away(cut) else even_spans(id, cut.spans) for id, cut in stored.items()}
+
+    def standing(self, stored: Mapping[int, TablePartitioning]) -> list[SpanPosition]:
+        """Where the tables stand whose spans are not replicated because they are being cut."""
+        away = [cut for cut in stored.values() if self._is_away(cut)]
+        return [SpanPosition(TableSpan(cut.table_id), self._stands_at(cut)) for cut in away]
+
+    def waiting(self, stored: Mapping[int, TablePartitioning]) -> str:
+        """Which tables nobody writes because they are being cut, and why that takes so long; empty without any."""
+        away = sorted(cut.table_id for cut in stored.values() if self._is_away(cut))
+        if not away:
+            return ""
+        trouble = [f": {self.trouble[id]}" for id in away if id in self.trouble]
+        tables = ", ".join(self._name(id) for id in away)
+        return f"{tables}: getting other spans{trouble[0] if trouble else ''}"
+
+    def _name(self, table_id: int) -> str:
+        table = self._tables.get(table_id)
+        return f"{table.schema_name}.{table.name}" if table else f"table {table_id}"
+
+    def handle_cut(self, answer: SinkCut) -> None:
+        """What the sink says."""
+        self._answers[answer.table_id] = answer
+
+    def take_refusals(self) -> list[Refusal]:
+        """Tables that the sink cannot cut."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
+
+    def tick(self, facts: "Facts", sets: Sets, captures: int, now: float, *, is_held: bool) -> list[Effect]:
+        """One round. ``captures``: those that serve. ``is_held``: a sync point needs the spans as they are."""
+        if facts.tables is None:
+            return []
+        if self._tables_of is not facts.tables:
+            self._tables_of, self._tables = facts.tables, {table.table_id: table for table in facts.tables}
+        effects: list[Effect] = []
+        for cut in list(facts.cuts.values()):
+            table = self._tables.get(cut.table_id)
+            if table is None:
+                effects += self._forget(facts, cut, sets)
+            elif cut.under_way is None and (cut.wanted == cut.spans or cut.table_id in facts.held):
+                self._rest(cut.table_id)
+            else:
+                effects += self._go_on(facts, table, cut, sets, now, is_held=is_held)
+        return effects + self._plan(facts, captures)
+
+    def next_at(self) -> float:
+        """When time alone moves it on."""
+        return min(self._ask_at.values(), default=float("inf"))
+
+    def _go_on(
+        self, facts: "Facts", table: TableRecord, cut: TablePartitioning, sets: Sets, now: float, *, is_held: bool
+    ) -> list[Effect]:
+        if cut.under_way is not None:
+            return self._await_sink(facts, table, cut, cut.under_way, now)
+        if cut.table_id in self._stopping:
+            return self._await_stop(facts, cut, sets)
+        return self._bring_together(cut, facts.status.checkpoint_ts, sets, now, is_held=is_held)
+
+    def _bring_together(
+        self, cut: TablePartitioning, checkpoint_ts: Ts, sets: Sets, now: float, *, is_held: bool
+    ) -> list[Effect]:
+        """Move the hold to the furthest span until it has been told to all and none is past it.
+
+        It holds before a span runs, so that one that cannot go on (``ROW_MOVED``) does not try; but not before a sync
+        point is over, which waits for the spans further on.
+        """
+        if is_held:
+            return []
+        id, spans = cut.table_id, [sets.get(span) for span in even_spans(cut.table_id, cut.spans)]
+        known = [span for span in spans if span is not None and span.state is SetState.REPLICATING]
+        positions = [span.checkpoint.checkpoint_ts for span in known]
+        before = self.holds.get(id)
+        self.holds[id] = max([before or checkpoint_ts, *positions])
+        is_together = len(known) == cut.spans and min(positions) == before == self.holds[id]
+        if is_together:
+            self._stopping.add(id)
+            return [WakeAt(now)]
+        return [] if self.holds[id] == before else [WakeAt(now)]
+
+    def _await_stop(self, facts: "Facts", cut: TablePartitioning, sets: Sets) -> list[Effect]:
+        if any(span.table_id == cut.table_id for span in sets):
+            return []
+        under_way = RepartitionUnderWay(spans=cut.wanted, ts=self.holds[cut.table_id])
+        return [self._commit(facts, cut, cut.with_(under_way=under_way))]
+
+    def _await_sink(
+        self, facts: "Facts", table: TableRecord, cut: TablePartitioning, under_way: RepartitionUnderWay, now: float
+    ) -> list[Effect]:
+        """Ask, ask again, and take the answer to the last question."""
+        id, number = cut.table_id, cut.number + 1
+        self._stopping.add(id)
+        answer = self._answers.pop(id, None)
+        if answer is not None and (answer.number, answer.ts) == (number, under_way.ts):
+            if answer.furthest_ts is not None:
+                return self._settle(facts, cut, under_way, answer.furthest_ts)
+            self.trouble[id] = answer.error
+            self._ask_at[id] = now + _RETRY_S
+            self._note_failure(table, under_way.ts, answer.error)
+        if now < self._ask_at.get(id, now):
+            return []
+        self._ask_at[id] = now + _ASK_AGAIN_S
+        spans = even_spans(id, cut.spans), even_spans(id, under_way.spans)
+        return [CutSink(facts.info.id, facts.info, table, *spans, under_way.ts, number)]
+
+    def _note_failure(self, table: TableRecord, ts: Ts, text: str) -> None:
+        """Nobody waits for a table that the sink cannot cut; it is asked again all the same."""
+        id = table.table_id
+        self._failures[id] = self._failures.get(id, 0) + 1
+        if self._failures[id] == _FAILURES_MAX:
+            error = RunningError(code=SINK_CUT, message=text, table_id=id, scope=Scope.TABLE)
+            self._refusals.append(Refusal(id, f"{table.schema_name}.{table.name}", ts, HoldOrigin.WRITE, error))
+
+    def _settle(
+        self, facts: "Facts", cut: TablePartitioning, under_way: RepartitionUnderWay, furthest_ts: Ts
+    ) -> list[Effect]:
+        fields = (("changefeed", facts.info.id), ("table_id", cut.table_id), ("ts", under_way.ts))
+        self._rest(cut.table_id)
+        if furthest_ts > under_way.ts:
+            self.holds[cut.table_id] = furthest_ts
+            log = Log("info", "a span was further than its table: brought together anew", fields)
+            return [self._commit(facts, cut, cut.with_(under_way=None)), log]
+        done = cut.with_(spans=under_way.spans, number=cut.number + 1, under_way=None)
+        return [self._commit(facts, cut, done), Log("info", "a table is cut", (*fields, ("spans", done.spans)))]
+
+    def _forget(self, facts: "Facts", cut: TablePartitioning, sets: Sets) -> list[Effect]:
+        """The table is gone; one that comes after it under the same id is one span again."""
+        self._rest(cut.table_id)
+        if any(span.table_id == cut.table_id for span in sets):
+            return []
+        return [Commit(patches.group([patches.delete(self._key(facts, cut.table_id))]))]
+
+    def _rest(self, table_id: int) -> None:
+        self.holds.pop(table_id, None)
+        self.trouble.pop(table_id, None)
+        self._ask_at.pop(table_id, None)
+        self._failures.pop(table_id, None)
+        self._answers.pop(table_id, None)
+        self._stopping.discard(table_id)
+
+    def _plan(self, facts: "Facts", captures: int) -> list[Effect]:
+        """Once in a run: large tables that were never cut get as many spans as pay."""
+        config = facts.info.config
+        if self._is_planned or not config.split_large_tables or not captures or facts.tables is None:
+            return []
+        wishes = []
+        for table in facts.tables:
+            count = span_count(table.rows_estimated, captures, rows_per_span=config.split_rows)
+            if count > 1 and table.key and table.table_id not in facts.cuts:
+                wishes.append(TablePartitioning(table_id=table.table_id, wanted=count))
+        self._is_planned = len(wishes) <= _POLICY_BATCH
+        changes = [self._patch(facts, None, wish) for wish in wishes[:_POLICY_BATCH]]
+        return [Commit(patches.group(changes))] if changes else []
+
+    def _is_away(self, cut: TablePartitioning) -> bool:
+        return cut.under_way is not None or cut.table_id in self._stopping
+
+    def _stands_at(self, cut: TablePartitioning) -> Ts:
+        return cut.under_way.ts if cut.under_way else self.holds[cut.table_id]
+
+    def _commit(self, facts: "Facts", seen: TablePartitioning, new: TablePartitioning) -> Commit:
+        return Commit(patches.group([self._patch(facts, seen, new)]))
+
+    def _patch(self, facts: "Facts", seen: TablePartitioning | None, new: TablePartitioning) -> patches.Patch:
+        return patches.replace_record(self._key(facts, new.table_id), seen, new)
+
+    def _key(self, facts: "Facts", table_id: int) -> keys.PartitioningKey:
+        return keys.PartitioningKey(self._cluster, facts.info.namespace, facts.info.id, table_id)
+
+
+def joined(
+    errors: Sequence[RunningError], cuts: Mapping[int, TablePartitioning]
+) -> tuple[list[RunningError], list[tuple[TablePartitioning, TablePartitioning]]]:
+    """``errors`` with those mended that several spans of a table have and one has not, and how: as it is, as it shall
+    be."""
+    rest, wishes = [], {}
+    for error in errors:
+        cut = cuts.get(error.table_id) if error.table_id is not None else None
+        if error.code != ROW_MOVED or cut is None:
+            rest.append(error)
+            continue
+        rest.append(error.with_(retryable=True))
+        wishes[cut.table_id] = (cut, cut.with_(wanted=1))
+    return rest, [(before, after) for before, after in wishes.values() if before != after]
+
+
+def asked(facts: "Facts", table_id: int, spans: int) -> tuple[TablePartitioning | None, TablePartitioning]:
+    """The record of a table, and what it is when an operator asks for ``spans``.
+
+    :raises JobRefusedError: that cannot be.
+    """
+    feed = f"changefeed {facts.info.id}"
+    if facts.info.state in (FeedState.FINISHED, FeedState.REMOVED):
+        raise JobRefusedError(f"{feed} is {facts.info.state}: its tables are not written any more")
+    table = _find(facts.tables or (), table_id)
+    if table is None:
+        why = f"has no table {table_id}" if facts.tables else "is not replicating yet, its tables are being copied"
+        raise JobRefusedError(f"{feed} {why}; see tables")
+    name = f"{table.schema_name}.{table.name}"
+    if not table.key:
+        raise JobRefusedError(
+            f"{name} has no key, by which its rows could be divided; give it one, or leave it as it is"
+        )
+    if not 1 <= spans <= SPANS_MAX:
+        raise JobRefusedError(f"a table has 1 to {SPANS_MAX} spans, not {spans}")
+    before = facts.cuts.get(table_id)
+    return before, (before or TablePartitioning(table_id=table_id)).with_(wanted=spans)
+
+
+def refuse_while_cutting(facts: "Facts") -> None:
+    """:raises JobRefusedError: the sink may, or may not, have got other spans at the Ts that is written down."""
+    for cut in facts.cuts.values():
+        if cut.under_way is not None:
+            raise JobRefusedError(
+                f"table {cut.table_id} of changefeed {facts.info.id} is being cut at {cut.under_way.ts}: its position "
+                "cannot change now; resume it without one, and wait until tables shows its spans"
+            )
+
+
+def _find(tables: tuple[TableRecord, ...], table_id: int) -> TableRecord | None:
+    return next((table for table in tables if table.table_id == table_id), None)

@@ -1,0 +1,320 @@
+"""Schema changes of one changefeed: each is applied to the sink while all spans of its tables are right before it.
+
+    found ──all spans of its tables at ``barrier_ts``──► asked ──the sink has it──► done, in etcd
+                                                          ▲  │
+                                                          └──┘ an error that may pass: asked again after 5 to 30 s
+
+The record is in etcd as soon as the log is that far (``agent.log.head``), so no capture can be past it, and tables that
+it does not concern flow on. *Done* is one transaction with what the tables are from then on, their names, their keys
+and whether they are there: who flushes them next does it under the new record. Whether the sink has a change already is
+the sink's to know: it records the change's Ts in the same step as the change. So it is asked without fear, by a new
+owner too; an owner that was replaced can do no more than find its work done.
+
+Changes of one table are made one after the other; of several tables at once, up to ``_AT_ONCE``. What the sink refuses
+holds its tables (``owner.feed.held``), and a record that holds a table from the source on (``HOLD``) does so as soon
+as the
+table is there. A record of held tables and others is done in parts: first for the others; each held table's part
+follows when it is tried again. ``DdlRecord.left`` says for which tables a record is not done. A held table that the
+source drops is dropped at the sink at once: what it lacks nobody will read.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from owner.errors import JobRefusedError
+from owner.jobs import SchemaApplied
+from owner.progress.units import SOURCE
+from owner.progress.watermark import SpanPosition, covers
+from owner.tables.refusal import Refusal
+from reactor import keys, patches
+from reactor.effects import ApplySchema, Commit, Effect, Log
+from reactor.errors import ConflictError, Scope
+from reactor.ids import Ts
+from reactor.records.changefeed import DdlRecord, RunningError, TableRecord, UnitRecord
+from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+
+if TYPE_CHECKING:
+    from owner.progress.facts import Facts
+
+_AT_ONCE = 4
+_RETRY_S, _RETRY_MAX_S = 5.0, 30.0
+#: refusals that may pass, after which the table is held
+_REFUSALS_MAX = 3
+#: records that are dropped in one transaction
+_DROPPED_AT_ONCE = 50
+#: the code of a table that the source cannot follow
+NOT_FOLLOWED = "NotFollowed"
+
+#: a part of a record: its Ts, and the tables that it is for
+_Part = tuple[Ts, frozenset[int]]
+
+
+@dataclass(slots=True)
+class _Work:
+    """One change that the sink was asked for. ``retry_at``: when to ask again, None while it has not answered."""
+
+    failures: int = 0
+    retry_at: float | None = None
+    is_applied: bool = False
+
+
+class SchemaChanges:
+    """For one run of a changefeed. ``trouble``: Ts of a change → why the sink does not have it yet."""
+
+    def __init__(self, *, cluster: str, wall_offset_s: float) -> None:
+        self.trouble: dict[Ts, str] = {}
+        self._cluster = cluster
+        self._wall_offset_s = wall_offset_s
+        self._works: dict[_Part, _Work] = {}
+        self._answers: list[SchemaApplied] = []
+        self._warnings: list[RunningError] = []
+        self._refusals: list[Refusal] = []
+
+    def handle_applied(self, answer: SchemaApplied) -> None:
+        """What the sink says; the answer to a question of an earlier run is as good."""
+        self._answers.append(answer)
+
+    def take_warnings(self) -> list[RunningError]:
+        """What went wrong since this was last asked, and is tried again."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
+
+    @property
+    def has_refusals(self) -> bool:
+        return bool(self._refusals)
+
+    def take_refusals(self) -> list[Refusal]:
+        """Tables that have to be held."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
+
+    def tick(self, facts: "Facts", spans: Collection[SpanPosition], now: float) -> list[Effect]:
+        """One round."""
+        if facts.tables is None:
+            return []
+        pending = [record for _, record in sorted(facts.ddl.items()) if record.pending_ids]
+        parts = [part for record in pending for part in _parts(record, facts.held)]
+        self._forget({_name_of(part) for part in parts})
+        self._take_answers(facts, {_name_of(part): part for part in parts}, now)
+        effects: list[Effect] = []
+        for part in _firsts(pending, facts.held):
+            effects += self._continue(facts, part, spans, now)
+        self._hold_not_followed(facts, pending, spans, now)
+        return effects or self._drop_old(facts)
+
+    def next_at(self) -> float:
+        """When time alone moves it on."""
+        return min((work.retry_at for work in self._works.values() if work.retry_at is not None), default=float("inf"))
+
+    def _continue(self, facts: "Facts", part: DdlRecord, spans: Collection[SpanPosition], now: float) -> list[Effect]:
+        work = self._works.get(_name_of(part))
+        if work is not None and work.is_applied:
+            return [self._done(facts, part), Log("info", "the sink has a schema change", _fields(facts, part))]
+        if work is not None and (work.retry_at is None or now < work.retry_at):
+            return []
+        under_way = sum(work.retry_at is None for work in self._works.values())
+        is_there = _is_drop(part, facts.held) or _are_there(facts, part.table_ids, part.barrier_ts, spans)
+        if under_way >= _AT_ONCE or not is_there:
+            return []
+        self._works[_name_of(part)] = _Work(failures=work.failures if work else 0)
+        return [ApplySchema(facts.info.id, facts.info, part)]
+
+    def _take_answers(self, facts: "Facts", parts: Mapping[_Part, DdlRecord], now: float) -> None:
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            name = answer.ts, answer.tables
+            work = self._works.get(name)
+            if work is None or work.is_applied:
+                continue
+            if answer.error is None:
+                work.is_applied, work.retry_at = True, None
+                self.trouble.pop(answer.ts, None)
+                continue
+            work.failures += 1
+            work.retry_at = now + min(_RETRY_S * 2 ** (work.failures - 1), _RETRY_MAX_S)
+            error = answer.error.with_(time=now + self._wall_offset_s)
+            self.trouble[answer.ts] = error.message
+            is_tried_again = any(table in facts.held for table in answer.tables)
+            if error.retryable and work.failures < _REFUSALS_MAX and not is_tried_again:
+                self._warnings.append(error)
+            else:
+                self._refusals += _refused(facts, parts[name], error)
+                del self._works[name]
+
+    def _hold_not_followed(
+        self, facts: "Facts", pending: Iterable[DdlRecord], spans: Collection[SpanPosition], now: float
+    ) -> None:
+        """Tables that the source cannot follow any further, once all that it could follow is in the sink."""
+        waiting = set[int]()
+        for record in pending:
+            for change in record.holds:
+                id = change.table_id
+                held = facts.held.get(id)
+                if (
+                    id in waiting
+                    or id not in record.pending_ids
+                    or _is_parked(held)
+                    or not _are_there(facts, {id}, record.barrier_ts, spans)
+                ):
+                    continue
+                wall = now + self._wall_offset_s
+                error = RunningError(
+                    code=NOT_FOLLOWED,
+                    message=change.reason,
+                    time=wall,
+                    retryable=False,
+                    table_id=id,
+                    scope=Scope.TABLE,
+                )
+                name = _names(facts, record.with_(changes=(change,)))
+                self._refusals.append(Refusal(id, name, record.barrier_ts, HoldOrigin.SOURCE, error))
+            waiting |= record.pending_ids
+
+    def _forget(self, pending: Collection[_Part]) -> None:
+        """What is done, or was taken back by an operator, or is held."""
+        for part in [part for part in self._works if part not in pending]:
+            del self._works[part]
+            self.trouble.pop(part[0], None)
+
+    def _done(self, facts: "Facts", part: DdlRecord) -> Commit:
+        """The record, and what the tables are from now on."""
+        info, record = facts.info, facts.ddl[part.ts]
+        place = (self._cluster, info.namespace, info.id)
+        gone = sorted(change.table_id for change in part.changes if change.table is None)
+        cuts = [patches.delete(keys.PartitioningKey(*place, table)) for table in gone if table in facts.cuts]
+        holds = [patches.delete(keys.HeldKey(*place, table)) for table in gone if table in facts.held]
+        before = [
+            record,
+            *(known for known in facts.ddl.values() if known.ts < part.ts and known.pending_ids & {*gone}),
+        ]
+        return Commit(
+            patches.group(
+                [
+                    *(patches.replace_record(keys.DdlKey(*place, old.ts), old, _without(old, part)) for old in before),
+                    patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: changed(old, part)),
+                    *cuts,
+                    *holds,
+                ]
+            )
+        )
+
+    def _drop_old(self, facts: "Facts") -> list[Effect]:
+        """Records that nobody will ask for: the log does not reach back to them, and each table has a newer one.
+
+        A table's newest tells the sync unit which schema the table has.
+        """
+        if facts.head is None:
+            return []
+        newest: dict[int, Ts] = {}
+        for record in facts.ddl.values():
+            newest.update({table: max(record.ts, newest.get(table, record.ts)) for table in record.table_ids})
+        kept = set(newest.values())
+        waited = (held.ts for held in facts.held.values() if held.stage is not HoldStage.LOST)
+        limit = min([facts.head.removed_ts, facts.status.checkpoint_ts, *waited])
+        done = [ts for ts, record in sorted(facts.ddl.items()) if not record.pending_ids]
+        old = [ts for ts in done if ts <= limit and ts not in kept]
+        place = (self._cluster, facts.info.namespace, facts.info.id)
+        doomed = [patches.delete(keys.DdlKey(*place, ts)) for ts in old[:_DROPPED_AT_ONCE]]
+        return [Commit(patches.group(doomed))] if doomed else []
+
+
+def changed(unit: UnitRecord | None, record: DdlRecord) -> UnitRecord:
+    """A source's record with its tables as ``record`` leaves them.
+
+    :raises ConflictError: there is no such record any more.
+    """
+    if unit is None:
+        raise ConflictError("the source's record is gone; tick again")
+    tables = {table.table_id: table for table in unit.tables}
+    for change in record.alterations:
+        if change.table is None:
+            tables.pop(change.table_id, None)
+        else:
+            before = tables.get(change.table_id)
+            tables[change.table_id] = change.table.keeping(before) if before is not None else change.table
+    return unit.with_(tables=tuple(tables.values()))
+
+
+def refuse_replay(facts: "Facts", ts: Ts) -> None:
+    """:raises JobRefusedError: continuing from ``ts`` would replay a schema change that the sink has already."""
+    past = [at for at, record in sorted(facts.ddl.items()) if record.done and at > ts]
+    if past:
+        raise JobRefusedError(
+            f"the schema of {_names(facts, facts.ddl[past[-1]])} was changed at {past[-1]}, behind {ts}: what was "
+            f"written under the old one does not fit the sink any more; continue at {past[-1]} or later, "
+            "or create another changefeed for a new snapshot"
+        )
+
+
+def _parts(record: DdlRecord, held: Mapping[int, HeldTable]) -> Iterator[DdlRecord]:
+    """What of a pending record can be asked for: the tables that flow, and those that are tried again."""
+    wanted = [change for change in record.alterations if change.table_id in record.pending_ids]
+    flowing = tuple(change for change in wanted if change.table_id not in held)
+    tried = tuple(change for change in wanted if _is_tried(held.get(change.table_id)))
+    dropped = ((change,) for change in wanted if change.table is None and _is_parked(held.get(change.table_id)))
+    yield from (record.with_(changes=changes) for changes in (flowing, tried, *dropped) if changes)
+
+
+def _without(record: DdlRecord, part: DdlRecord) -> DdlRecord:
+    """``record`` when it is done for the tables of ``part``, or these are gone."""
+    left = record.pending_ids - part.table_ids
+    return record.with_(done=True, left=tuple(sorted(left)))
+
+
+def _is_drop(part: DdlRecord, held: Mapping[int, HeldTable]) -> bool:
+    return all(change.table is None and _is_parked(held.get(change.table_id)) for change in part.changes)
+
+
+def _is_parked(held: HeldTable | None) -> bool:
+    return held is not None and held.stage is not HoldStage.TRIED
+
+
+def _is_tried(held: HeldTable | None) -> bool:
+    return held is not None and held.stage is HoldStage.TRIED
+
+
+def _firsts(pending: Iterable[DdlRecord], held: Mapping[int, HeldTable]) -> list[DdlRecord]:
+    """SpanRuntime before which no other change of one of their tables is waiting; ``pending`` in order."""
+    firsts, waiting, altered = [], set[int](), set[int]()
+    for record in pending:
+        parts = list(_parts(record, held))
+        firsts += [part for part in parts if not part.table_ids & (altered if _is_drop(part, held) else waiting)]
+        waiting |= record.pending_ids
+        altered |= {change.table_id for change in record.alterations if change.table_id in record.pending_ids}
+    return firsts
+
+
+def _are_there(facts: "Facts", ids: Collection[int], ts: Ts, spans: Collection[SpanPosition]) -> bool:
+    """All that was written before is in the sink. A table that is yet to come has no spans."""
+    concerned = {table.table_id for table in facts.tables or ()} & set(ids)
+    theirs = [at for at in spans if at.span.table_id in concerned]
+    return covers(concerned, theirs) and all(at.checkpoint_ts >= ts for at in theirs)
+
+
+def _refused(facts: "Facts", part: DdlRecord, error: RunningError) -> Iterator[Refusal]:
+    """The table that the error is about, or all of the part."""
+    for change in part.changes:
+        if error.table_id in (None, change.table_id) or error.table_id not in part.table_ids:
+            name = _names(facts, part.with_(changes=(change,)))
+            of_table = error.with_(table_id=change.table_id, scope=Scope.TABLE)
+            yield Refusal(change.table_id, name, part.barrier_ts, HoldOrigin.SCHEMA, of_table)
+
+
+def _name_of(part: DdlRecord) -> _Part:
+    return part.ts, part.table_ids
+
+
+def _names(facts: "Facts", record: DdlRecord) -> str:
+    known = {table.table_id: table for table in facts.tables or ()}
+    tables = (change.table or known.get(change.table_id) for change in record.changes)
+    return ", ".join(_name(table) for table in tables if table is not None) or "a table"
+
+
+def _name(table: TableRecord) -> str:
+    return f"{table.schema_name}.{table.name}"
+
+
+def _fields(facts: "Facts", record: DdlRecord) -> tuple[tuple[str, object], ...]:
+    kinds = ", ".join(dict.fromkeys(change.kind.value for change in record.changes))
+    return (("changefeed", facts.info.id), ("ts", record.ts), ("tables", _names(facts, record)), ("kinds", kinds))

@@ -1,0 +1,1 @@
+"""Records: the values under the keys of the metadata store, one kind a module."""

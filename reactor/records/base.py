@@ -1,0 +1,104 @@
+"""A stored record: what all values under the keys have in common, as frozen pydantic models; stored as JSON.
+
+``Record.encode`` and ``Record.decode`` are the only ways in and out of etcd, so that a damaged value becomes an
+``InvalidRecordError`` that names its key, and never a traceback deep inside a tick. Numbers are bounded: what is read
+can be compared, added to and sent to others.
+
+A cluster may run two neighbouring versions at once. So unknown fields are kept on reading, at every depth, and written
+back (``null`` is the same as absent); strictness is for what users write (``UserConfig``). A field that was added after
+v0.1.0 is a ``later`` one: it is left out while it has its default, since captures of v0.1.0 refuse a changefeed's
+configuration with a key that they do not know. What older captures must not meet at all waits for the cluster's format
+(``reactor.records.formats``).
+"""
+
+import json
+from typing import Annotated, Any, NoReturn, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
+
+from reactor.errors import InvalidRecordError
+from reactor.ids import MAX_TS, Ts
+
+T = TypeVar("T")
+
+#: what is counted up from a stored number still fits into 63 bits
+COUNT_MAX = 1 << 62
+StoredTs = Annotated[Ts, Field(ge=0, le=MAX_TS)]
+#: of a commit: something lies before it
+CommitTs = Annotated[Ts, Field(ge=1, le=MAX_TS)]
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+#: PostgreSQL: the relation's oid; MySQL: a hash of the name
+TableId = Annotated[int, Field(ge=0, le=MAX_TS)]
+#: a source that has never counted says -1
+Estimate = Annotated[int, Field(ge=-COUNT_MAX, le=COUNT_MAX)]
+#: what is worked through at once
+SpanCount = Annotated[int, Field(ge=1, le=1_000)]
+
+#: where a field says in which format it came
+NEEDS = "x-weir-format"
+#: what tells ``UserConfig`` that no user wrote this
+_STORED = {"stored": True}
+
+
+def later(default: T, *, format: int = 2, **bounds: Any) -> T:
+    """A field that came after v0.1.0: left out while it has its default, so that older captures read the record.
+
+    ``format``: what the cluster must use before it may be set, where older captures refuse it
+    (``reactor.records.formats``).
+    """
+    extra: Any = {"json_schema_extra": {NEEDS: format}}
+    field: T = Field(default=default, exclude_if=lambda value: value == default, **extra, **bounds)
+    return field
+
+
+class Record(BaseModel):
+    """A value in etcd. Compare two with ``==``; derive a new one with ``with_``, which keeps the unknown fields too."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    def encode(self) -> bytes:
+        return self.model_dump_json(exclude_none=True).encode()
+
+    @classmethod
+    def decode(cls, value: bytes, *, key: str) -> Self:
+        """:raises InvalidRecordError: the value is not a record of this kind; the text names the key, not the value."""
+        try:
+            _refuse_constants(value)
+            return cls.model_validate_json(value, context=_STORED)
+        except ValidationError as error:
+            fields = ", ".join(sorted({".".join(str(part) for part in item["loc"]) for item in error.errors()}))
+            raise InvalidRecordError(f"{key} does not hold a {cls.__name__} (wrong: {fields or 'JSON'})") from None
+        except ValueError:
+            raise InvalidRecordError(f"{key} does not hold a {cls.__name__} (wrong: JSON)") from None
+
+    def with_(self, **changes: object) -> Self:
+        """A copy with some fields changed (not validated: callers pass typed values)."""
+        return self.model_copy(update=changes)
+
+    def keeping(self, seen: Self) -> Self:
+        """This record with the unknown fields of ``seen``, in whose place it is written."""
+        return self.with_(**(seen.model_extra | (self.model_extra or {}))) if seen.model_extra else self
+
+
+class UserConfig(Record):
+    """A record that users write: unknown keys are refused, with their names, but for stored values."""
+
+    @model_validator(mode="after")
+    def _refuse_unknown(self, info: ValidationInfo) -> Self:
+        if self.model_extra and not (isinstance(info.context, dict) and info.context.get("stored")):
+            names, known = ", ".join(sorted(self.model_extra)), ", ".join(sorted(type(self).model_fields))
+            raise PydanticCustomError(
+                "unknown_key", "unknown key {names}; known keys: {known}", {"names": names, "known": known}
+            )
+        return self
+
+
+def _refuse_constants(value: bytes) -> None:
+    """JSON has no NaN, and nothing that holds one equals itself. :raises ValueError: there is one."""
+    if b"NaN" in value or b"Infinity" in value:
+        json.loads(value, parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

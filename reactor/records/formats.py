@@ -1,0 +1,71 @@
+"""Formats: the number that says which shapes of stored values a cluster uses, and what needs which number.
+
+A cluster begins with the newest format that its captures know, and its owner raises it when all who are there know a
+newer one: never back. Until then nothing is stored that an older capture cannot take; a capture that does not know the
+cluster's format refuses to join. So two neighbouring versions may run side by side while a cluster is upgraded.
+
+    1   v0.1.0, which stores no format: without the key it is this one
+    2   held tables; settings of a changefeed that v0.1.0 does not know
+
+A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
+record, or a new word in an old one, is a ``Feature``.
+"""
+
+from enum import IntEnum
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from reactor.errors import FormatError
+from reactor.records.base import COUNT_MAX, NEEDS, Record
+
+FIRST, NEWEST = 1, 2
+
+
+class Feature(IntEnum):
+    """The format that it needs."""
+
+    HELD_TABLES = 2
+
+
+class ClusterFormat(Record):
+    """The format of a cluster. Written by its owner, and by captures that join, who leave the number as it is."""
+
+    number: Annotated[int, Field(ge=FIRST, le=COUNT_MAX)] = FIRST
+
+
+def refuse_unknown(number: int, *, newest: int = NEWEST) -> None:
+    """:raises FormatError: this capture does not know the cluster's format."""
+    if number > newest:
+        raise FormatError(
+            f"the cluster uses format {number}, and this version of Weir knows formats up to {newest}: "
+            "start a version that is as new as the cluster's other captures"
+        )
+
+
+def refuse_early(what: str, needed: int, number: int) -> None:
+    """:raises FormatError: some captures of the cluster do not know ``what`` yet."""
+    if needed > number:
+        raise FormatError(
+            f"{what} needs format {needed}, and the cluster uses {number}: upgrade all captures "
+            "(`weir capture list` shows their versions), then try again"
+        )
+
+
+def needed_by(record: BaseModel) -> dict[str, int]:
+    """What is set in the record, at any depth, that needs a format: its name → the format."""
+    found: dict[str, int] = {}
+    for name, field in type(record).model_fields.items():
+        value = getattr(record, name)
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and NEEDS in extra and value != field.get_default(call_default_factory=True):
+            found[name] = int(str(extra[NEEDS]))
+        for inner in value if isinstance(value, tuple) else (value,):
+            if isinstance(inner, BaseModel):
+                found |= needed_by(inner)
+    return found
+
+
+def raised(number: int, known: list[int], *, newest: int = NEWEST) -> int:
+    """The format of a cluster that has format ``number``, and captures which know these."""
+    return max(number, min([*known, newest])) if known else number

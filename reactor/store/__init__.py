@@ -1,0 +1,1 @@
+"""Metadata store: the port, etcd, and its equal in memory."""

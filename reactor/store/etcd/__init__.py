@@ -1,0 +1,13 @@
+"""The door to etcd: ``reactor.store.port.EtcdClient`` over aioetcd3's calls and a native ``grpc.aio`` channel.
+
+    client ──► endpoints ──► door (one server) ──► stubs (aioetcd3)
+       └─────► watching ──────┘
+
+``connect`` is the way in. Nothing outside this package knows aioetcd3 or grpc, and no error of theirs leaves it
+(``faults``).
+"""
+
+from reactor.store.etcd import engine as _engine  # noqa: F401  # before grpc
+from reactor.store.etcd.client import connect
+
+__all__ = ["connect"]
