@@ -21,6 +21,7 @@ import anyio.to_thread
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from agent.errors import SourceAuthError
 from agent.log import retention, segment
 from agent.log.head import LogWriter
 from agent.log.retention import Needs
@@ -35,6 +36,10 @@ from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.records.changefeed import DdlRecord, LogHead
+
+#: of the source as a whole, and cured there: a changed password, a locked role. Reading continues exactly
+#: where the log is when the source can be read again, so it is asked until then.
+_PASSING = frozenset({SourceAuthError.code})
 
 _log = structlog.get_logger()
 
@@ -100,7 +105,7 @@ class SyncUnit:
             except StreamRestart:
                 delay_s = 0.0
             except WeirError as error:
-                if not error.retryable:
+                if not error.retryable and error.code not in _PASSING:
                     raise
                 delay_s = self._after_failure(error, delay_s, progressed=self._writer.head.resolved_ts > before)
             await anyio.sleep(delay_s)

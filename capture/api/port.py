@@ -73,8 +73,25 @@ class SpanView(View):
     resolved_ts: int = 0
 
 
+class HeldView(View):
+    """A table that cannot go on while the others do. ``ts``: everything at or below it is in the sink. ``stage``: held,
+    tried (again, and catching up), lost (its part of the change log is gone). ``retry_at``: Unix seconds, 0: when an
+    operator resumes the changefeed."""
+
+    table: str
+    table_id: int
+    stage: str
+    origin: str = ""
+    since: float = 0.0
+    ts: int = 0
+    code: str = ""
+    message: str = ""
+    tries: int = 0
+    retry_at: float = 0.0
+
+
 class TableView(View):
-    """One replicated table."""
+    """One replicated table. ``held``: why it is out of the changefeed's checkpoint; None where it flows."""
 
     table: str
     table_id: int
@@ -82,6 +99,7 @@ class TableView(View):
     checkpoint_ts: int = 0
     resolved_ts: int = 0
     spans: tuple[SpanView, ...] = ()
+    held: HeldView | None = None
 
 
 class ChangefeedView(View):
@@ -121,6 +139,8 @@ class ChangefeedView(View):
     #: Unix time of the last change of state; 0: as it was created
     state_since: float = 0.0
     tables: tuple[TableView, ...] = ()
+    #: tables that checkpoint, lag, target and sync points leave out
+    held: tuple[HeldView, ...] = ()
     #: the newest Ts at which all tables of the sink stood at once, and their versions there
     sync_point: SyncPoint | None = None
     #: errors and warnings that the answering owner has seen, oldest first

@@ -92,7 +92,7 @@ def resume(
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
-    """Start a stopped or failed changefeed again."""
+    """Start a stopped or failed changefeed again; of one that runs, try its held tables again at once."""
     with client_of(server) as client, console.waiting("resuming"):
         view = client.resume(changefeed_id, overwrite_checkpoint_ts=overwrite_checkpoint_ts)
     _show(view, json=json, text=f"changefeed {view.id} is {view.state} from {view.checkpoint_ts}")

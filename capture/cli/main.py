@@ -180,10 +180,11 @@ def tables(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = Fals
             ", ".join(table.key),
             table.checkpoint_ts,
             tuple(f"{s.span} {s.capture} {s.state}" for s in table.spans),
+            f"{table.held.stage}: {table.held.code}: {table.held.message}" if table.held else "",
         )
         for table in found
     ]
-    console.print_table(("table", "key", "checkpoint", "spans"), rows)
+    console.print_table(("table", "key", "checkpoint", "spans", "held"), rows)
     return None
 
 

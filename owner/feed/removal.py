@@ -75,6 +75,7 @@ def _delete_all(feed: ChangefeedState, cluster: str, namespace: str) -> patches.
         *(keys.DdlKey(cluster, namespace, feed.id, ts) for ts in sorted(feed.ddl)),
         *(keys.SyncPointKey(cluster, namespace, feed.id, ts) for ts in sorted(feed.sync_points)),
         *(keys.PartitioningKey(cluster, namespace, feed.id, table) for table in sorted(feed.cuts)),
+        *(keys.HeldKey(cluster, namespace, feed.id, table) for table in sorted(feed.held)),
     ]
     unreadable = [keys.parse(key) for key in sorted(feed.broken)]
     return patches.group(patches.delete(key) for key in dict.fromkeys([*doomed, *unreadable]))

@@ -4,6 +4,8 @@
 - etcd: no checkpoint goes back or claims what the sink does not have; the log's head only moves forward, and the
   segments it names hold exactly what the source committed up to its resolved Ts
 - captures: no span is written by two of them at once while both sessions are valid
+- held tables: everything up to their Ts is in the sink, the log behind it is kept, and what flows again has reached the
+  checkpoint
 - the owner: its spans of a table are the table, and no changefeed fails for good or because spans contradict each other
 """
 
@@ -18,6 +20,7 @@ from reactor import keys
 from reactor.errors import InvalidKeyError
 from reactor.ids import KEY_SPACE, ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, UnitRecord
+from reactor.records.held import HeldTable, needed_ts
 from reactor.records.sync_point import SyncPoint
 from reactor.store.port import Event
 from tests.simulation.outside import RowEvent, Sink, Upstream
@@ -44,6 +47,7 @@ class Feed:
     head: LogHead | None = None
     states: list[FeedState] = field(default_factory=list)
     rewound_to: set[Ts] = field(default_factory=set)
+    held: dict[int, HeldTable] = field(default_factory=dict)
 
 
 class Checks:
@@ -70,6 +74,8 @@ class Checks:
                     self._on_head(key.changefeed, LogHead.decode(event.value, key=event.key))
                 case keys.UnitKey() if event.value is not None:
                     self._on_unit(key.changefeed, UnitRecord.decode(event.value, key=event.key))
+                case keys.HeldKey():
+                    self._on_held(key.changefeed, key.table_id, event)
                 case keys.SyncPointKey() if event.value is not None:
                     self._on_sync_point(key.changefeed, SyncPoint.decode(event.value, key=event.key))
                 case keys.OwnerKey():
@@ -136,14 +142,29 @@ class Checks:
         if not checkpoint_ts:
             return
         for table in feed.upstream.tables:
-            stored = feed.sink.tables.get(table.table_id)
-            records = stored.records if stored else {TableSpan(table.table_id): Ts(0)}
-            for span, reached in records.items():
-                last_ts = feed.upstream.last_ts(span, checkpoint_ts)
-                if reached < last_ts:
-                    self._world.violate(
-                        f"{id} claims {checkpoint_ts}, but {span} changed at {last_ts}, is at {reached}"
-                    )
+            if table.table_id not in feed.held:
+                self._check_table(id, feed, table.table_id, checkpoint_ts)
+
+    def _check_table(self, id: ChangefeedId, feed: Feed, table_id: int, ts: Ts) -> None:
+        stored = feed.sink.tables.get(table_id)
+        records = stored.records if stored else {TableSpan(table_id): Ts(0)}
+        for span, reached in records.items():
+            last_ts = feed.upstream.last_ts(span, ts)
+            if reached < last_ts:
+                self._world.violate(f"{id} claims {ts}, but {span} changed at {last_ts}, is at {reached}")
+
+    def _on_held(self, id: ChangefeedId, table_id: int, event: Event) -> None:
+        feed = self.feeds.get(id)
+        if feed is None:
+            return
+        if event.value is None:
+            feed.held.pop(table_id, None)
+            self._world.note(f"{id} table {table_id} flows")
+            self._check_claim(id, feed, feed.status.checkpoint_ts if feed.status else Ts(0))
+            return
+        feed.held[table_id] = held = HeldTable.decode(event.value, key=event.key)
+        self._world.note(f"{id} table {table_id} {held.stage} at {held.ts}, tries {held.tries}")
+        self._check_table(id, feed, table_id, held.ts)
 
     def _on_sync_point(self, id: ChangefeedId, point: SyncPoint) -> None:
         """What readers saw of each table was all up to the point's Ts, and nothing else (see ``read_sink``)."""
@@ -174,6 +195,8 @@ class Checks:
             self._world.violate(f"log of {id} went back: {before} to {head}")
         if head.epoch > before.epoch:
             self._world.note(f"log of {id} taken over, epoch {head.epoch}, by {(head.writer or '')[:6]}")
+        if head.removed_ts > before.removed_ts and head.removed_ts > needed_ts(feed.held.values()):
+            self._world.violate(f"log of {id} is removed up to {head.removed_ts}, which {feed.held} need")
         from_ts = max(head.removed_ts, feed.upstream.slot_ts or Ts(0))
         first_seq = head.first_seq
         if head.epoch == before.epoch and head.first_seq == before.first_seq:
@@ -216,8 +239,9 @@ class Checks:
                 continue
             coordinator, ends = changefeed.run.coordinator, dict[int, int]()
             for span in sorted(coordinator.sets):
-                if coordinator._cuts.get(span.table_id) == ():
-                    continue  # its spans are being stopped, one by one, so that it can get others
+                parked = span.table_id not in (coordinator._tables or ())
+                if parked or span.table_id in coordinator._stragglers or coordinator._cuts.get(span.table_id) == ():
+                    continue  # its spans are being stopped, or started, one by one
                 end = ends.setdefault(span.table_id, 0)
                 if span.start < end or (span.start > end and coordinator.captures.is_initialized):
                     self._world.violate(f"{node.name}: spans of {id} have a hole or overlap before {span}")

@@ -60,6 +60,8 @@ class Faults:
         world.weather.clear_up()
         world.network.slow_s, world.network.break_chance = world.weather.slow_network_s, 0.0
         world.network.heal_all()
+        for sink in world.outside.sinks.values():
+            sink.sick.clear()
         for node in world.nodes:
             if node.is_stopped:
                 node.carry_on()

@@ -12,7 +12,7 @@ from random import Random
 
 import anyio
 
-from agent.errors import LogError, SinkFencedError, SlotInUseError
+from agent.errors import LogError, SinkFencedError, SlotInUseError, TableHeldError, TablePassingError
 from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
 from agent.log.storage import Entry
@@ -185,7 +185,15 @@ class Sink:
         self.tables: dict[int, SinkTable] = {}
         self._upstream = upstream
         self.target_ts: Ts | None = None
+        #: tables that cannot be written or changed, for reasons of their own; and whether that may pass by itself
+        self.sick: dict[int, bool] = {}
         self._note = note
+
+    def refuse_sick(self, table_id: int) -> None:
+        """:raises TableHeldError: the table cannot be written now."""
+        if table_id in self.sick:
+            kind = TablePassingError if self.sick[table_id] else TableHeldError
+            raise kind(f"table {table_id} is ill; cure it")
 
     def load(self, table_id: int, start_ts: Ts) -> None:
         """Take a dumped table over; one that is there stays."""
@@ -226,6 +234,7 @@ class Sink:
 
     def alter(self, table_id: int, ts: Ts) -> None:
         """Follow a schema change, once. All that was written before it has to be here, and nothing of later."""
+        self.refuse_sick(table_id)
         table = self.tables[table_id]
         if table.altered_ts >= ts:
             return
@@ -241,6 +250,7 @@ class Sink:
 
         :raises SinkFencedError: the record is not ``from_ts``.
         """
+        self.refuse_sick(span.table_id)
         recorded = self.committed_ts(span)
         if recorded != from_ts:
             self._note(f"{writer} refused: {span} ({from_ts}, {to_ts}] where {recorded} is recorded")

@@ -21,8 +21,10 @@ from agent.units.records import UnitRecords
 from capture.member import diff
 from capture.member.cluster_service import ClusterService
 from owner import jobs
+from owner.feed.held import HeldTables
 from owner.feed.sync_points import SyncPoints
 from owner.jobs import SinkRead
+from owner.progress.facts import Facts
 from owner.scheduler import replication
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.replication import ReplicationSet, Role
@@ -34,6 +36,7 @@ from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.messages import SpanState
 from reactor.pending import Pending
 from reactor.records.changefeed import DdlRecord, Era, LogHead
+from reactor.records.held import HoldStage
 from reactor.records.partitioning import TablePartitioning
 from reactor.session import Session
 from reactor.watch import WatchCursor
@@ -253,7 +256,7 @@ def forget_what_holds_a_table(stack: ExitStack) -> None:
 
 def alter_before_the_spans_are_there(stack: ExitStack) -> None:
     """The sink follows a schema change as soon as it is found."""
-    _replace(stack, ddl, "_stand_there", lambda *_: True)
+    _replace(stack, ddl, "_are_there", lambda *_: True)
 
 
 def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
@@ -261,7 +264,7 @@ def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
 
     def tick(self: SchemaChanges, facts: Any, spans: Any, now: float) -> Any:
         pending = [record for record in facts.ddl.values() if record.pending_ids]
-        return [self._done(facts, record) for record in pending]
+        return [self._done(facts, record.with_(changes=record.alterations)) for record in pending]
 
     _replace(stack, SchemaChanges, "tick", tick)
 
@@ -288,6 +291,35 @@ def compare_what_was_not_held(stack: ExitStack) -> None:
     _replace(stack, ClusterService, "ask", ask)
     _replace(stack, diff, "_reach", reach)
     _replace(stack, diff, "_checkpoints", checkpoints)
+
+
+def start_a_held_table_at_the_checkpoint(stack: ExitStack) -> None:
+    """The spans of a table that is tried again start where the others are."""
+    _replace(stack, Facts, "stragglers", property(lambda self: dict.fromkeys(_tried(self), self.status.checkpoint_ts)))
+
+
+def let_a_held_table_flow_at_once(stack: ExitStack) -> None:
+    """A table that is tried again counts as caught up, wherever it is."""
+
+    def catch_up(self: HeldTables, facts: Any, status: Any, spans: Any, verdict: Any, now: float) -> None:
+        for id in _tried(facts):
+            self._change(verdict, facts.held[id], None, "a held table flows again")
+
+    _replace(stack, HeldTables, "catch_up", catch_up)
+
+
+def keep_no_log_for_held_tables(stack: ExitStack) -> None:
+    """Retention looks at the checkpoint only, which leaves held tables out."""
+    original = retention.plan
+
+    def plan(at: Any, entries: Any, needs: Any, **kwargs: Any) -> Any:
+        return original(at, entries, replace(needs, held_ts=MAX_TS), **kwargs)
+
+    _replace(stack, retention, "plan", plan)
+
+
+def _tried(facts: Any) -> list[int]:
+    return [id for id, held in facts.held.items() if held.stage is HoldStage.TRIED]
 
 
 #: name → how to plant it
@@ -317,6 +349,9 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         forget_what_holds_a_table,
         alter_before_the_spans_are_there,
         let_a_checkpoint_pass_a_schema_change,
+        start_a_held_table_at_the_checkpoint,
+        let_a_held_table_flow_at_once,
+        keep_no_log_for_held_tables,
     )
 }
 

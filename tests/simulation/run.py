@@ -6,6 +6,7 @@
 import math
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -58,6 +59,7 @@ class Run:
         world.spawn(self._look())
         world.spawn(self._operator.create_feeds())
         traffic = world.spawn(self._traffic())
+        world.spawn(self._illness())
         await anyio.sleep(self._random.uniform(2.0, 6.0))
         await self._faults.rage(self._random.uniform(8.0, 26.0) * _haste(len(world.nodes)), self._operator)
         world.note("--- the faults are over")
@@ -101,6 +103,20 @@ class Run:
                 else:
                     upstream.move()
 
+    async def _illness(self) -> None:
+        """Tables of sinks fall ill, each for a while, until the weather clears up."""
+        world, random = self._world, self._world.chance("illness")
+        while True:
+            await anyio.sleep(1.0)
+            sinks = [sink for sink in world.outside.sinks.values() if sink.tables]
+            if not sinks or random.random() >= world.weather.sicken:
+                continue
+            sink = random.choice(sinks)
+            table = random.choice(sorted(sink.tables))
+            sink.sick[table] = random.random() < 0.5
+            world.note(f"table {table} of {list(world.outside.sinks.values()).index(sink)} falls ill")
+            world.later(random.random() * world.weather.sick_s, partial(sink.sick.pop, table, None))
+
     def _unsettled(self) -> list[str]:
         """What is not yet as it should be in the end."""
         left = [f"{node.name} is down" for node in self._world.nodes if node.is_wanted and not node.is_up]
@@ -112,7 +128,7 @@ class Run:
             if target is not None and target <= position:
                 if feed.info.state is not FeedState.FINISHED:
                     left.append(f"{id} is {feed.info.state} at {checkpoint_ts}, its target is {target}")
-            elif feed.info.state is not FeedState.NORMAL or checkpoint_ts < position:
+            elif feed.info.state is not FeedState.NORMAL or checkpoint_ts < position or feed.held:
                 left.append(f"{id} is {feed.info.state} at {checkpoint_ts}, its source at {position}")
         return left
 

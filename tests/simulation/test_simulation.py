@@ -16,6 +16,7 @@ _CHEAP = {
     "compare what was not held": 5,
     "cut before the sink has": 40,
     "forget the from ts check": 30,
+    "let a held table flow at once": 20,
     "forget what holds a table": 5,
     "lose a patch on overflow": 5,
     "promote early": 20,

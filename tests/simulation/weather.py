@@ -19,6 +19,9 @@ class Weather:
     break_source: float = 0.0
     break_stream: float = 0.0
     slow_network_s: float = 0.004
+    #: chance per second that a table of a sink falls ill, and how long that lasts
+    sicken: float = 0.0
+    sick_s: float = 0.0
 
     @classmethod
     def drawn(cls, random: Random) -> "Weather":
@@ -47,6 +50,8 @@ class Weather:
             break_source=maybe(0.05),
             break_stream=maybe(0.01),
             slow_network_s=random.choice((0.002, 0.01, 0.05, 0.3)),
+            sicken=maybe(0.6),
+            sick_s=random.choice((1.0, 6.0, 20.0)),
         )
 
     def clear_up(self) -> None:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from owner.jobs import Pause, Resume, Rewind, SinkRead, TableRead
+from owner.jobs import Pause, Remove, Resume, Rewind, SinkRead, TableRead, UpstreamDropped
 from owner.settings import BackoffSettings, OwnerSettings
 from reactor import keys
 from reactor.errors import Scope
@@ -381,3 +381,12 @@ def test_while_some_captures_do_not_know_of_held_tables_it_is_the_changefeeds_er
     cluster.step(2)
     assert held(cluster) == {}
     assert cluster.info().state is FeedState.FAILED
+
+
+def test_it_goes_with_its_changefeed() -> None:
+    """What was held in a first life says nothing of a second one under the same name."""
+    cluster = broken()
+    assert held(cluster)
+    cluster.ask(Remove("1", FEED))
+    cluster.ask(UpstreamDropped(FEED))
+    assert [key for key in cluster.state.raw if FEED in key] == []
