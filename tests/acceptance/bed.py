@@ -154,11 +154,16 @@ class Bed:
 
     def start(self, process: Process) -> None:
         command = process.host.inside if process.host else []
-        command += [sys.executable, "-m", "capture", "server", "--etcd", self.etcd.url, "--addr", process.address]
+        command += [*self.interpreter(process), "-m", "capture", "server"]
+        command += ["--etcd", self.etcd.url, "--addr", process.address]
         command += ["--data-dir", str(process.data_dir), "--log-storage", str(self.directory / "log")]
         command += ["--secret-key-file", str(self._secret_key()), "--config", str(self._config())]
         with (self.directory / f"{process.name}.log").open("ab") as output:
             process.child = children.spawn(command, output=output, environment=self.environment)
+
+    def interpreter(self, process: Process) -> list[str]:
+        """What runs its code."""
+        return [sys.executable]
 
     def kill(self, process: Process) -> None:
         """``kill -9``, also of one that is stopped."""

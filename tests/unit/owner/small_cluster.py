@@ -17,10 +17,10 @@ from owner.settings import OwnerSettings
 from owner.views import ChangefeedView
 from reactor import keys
 from reactor.effects import Answer, ApplySchema, Commit, CutSink, DropUpstream, Effect, Log, ReadSink, Send, WakeAt
-from reactor.errors import IgnorePatchError
+from reactor.errors import IgnorePatchError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import Message, SpanCheckpoint
-from reactor.records.base import Record
+from reactor.records.base import COUNT_MAX, Record
 from reactor.records.changefeed import (
     CaptureInfo,
     ChangefeedInfo,
@@ -74,7 +74,7 @@ class Processor:
                         self.stop()
                 case effects.StartUnit():
                     self.units[effect.source] = effect
-                    self._cluster.unit_started(self.agent.capture, effect)
+                    self._cluster.unit_started(self.agent.capture, effect, self.agent.changefeed)
                 case effects.StopUnit(source=source, epoch=epoch):
                     self.units.pop(source, None)
                     self.happened(effects.UnitStopped(source, epoch))
@@ -262,6 +262,8 @@ class SmallCluster:
                 value = patch.function(stored.value if stored else None)
             except IgnorePatchError:
                 continue
+            except InvalidRecordError:
+                return  # the worker says so in the log, and the next tick decides anew
             self.put_raw(patch.key, value)
 
     def _tick_captures(self) -> None:
@@ -273,7 +275,8 @@ class SmallCluster:
                 processor.agent.gate.elect(Elected(self.owner.capture, self.owner.revision))
                 processor.take(processor.agent.handle(message, self.now))
         for (_, feed), processor in sorted(self.processors.items()):
-            if "main" in self.state.changefeeds[feed].heads:
+            found = self.state.changefeeds.get(feed)
+            if found is not None and "main" in found.heads and not found.broken:
                 processor.flush(self.state.changefeeds[feed], self.now)
             processor.take(processor.agent.tick(self.now))
 
@@ -291,6 +294,8 @@ class SmallCluster:
             self.processors[key] = Processor(self, key[0], key[1], wanted[key])
 
     def _put_unit(self, feed: ChangefeedId, order: effects.StartUnit, stage: UnitStage, capture: CaptureId) -> None:
+        if order.epoch > COUNT_MAX:
+            return  # what counts on from garbage crashes its unit
         stored = self.state.changefeeds[feed].units.get("main")
         tables = stored.tables if stored and stored.unit is order.unit is Unit.SYNC else TABLES
         record = UnitRecord(
