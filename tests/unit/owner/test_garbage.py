@@ -157,7 +157,7 @@ def test_what_stands_under_the_clusters_own_keys_ends_nobodys_tick(data: st.Data
 
 
 #: for every field, whatever it holds
-NASTY = (None, -1, 1 << 62, int(MAX_TS), 1 << 63, 1 << 70, 1e300, float("nan"), "x", "hold", [], {})
+NASTY: tuple[object, ...] = (None, -1, 1 << 62, int(MAX_TS), 1 << 63, 1 << 70, 1e300, float("nan"), "x", "hold", [], {})
 
 
 def paths(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
