@@ -47,6 +47,7 @@ class ChunkRun:
         self._unrecorded: list[DoneChunk] = []
         self._recorded_at = time.monotonic()
         self._records = 0
+        self._unfit = order.open_sink().unfit([table.record for table in session.plan.tables])
 
     def run(self, done: DoneChunks, *, stopped: Event, on_done: Callable[[], None]) -> None:
         """Read the chunks that ``done`` lacks, adding them to it; ``on_done`` after each.
@@ -109,6 +110,8 @@ class ChunkRun:
 
     def _stage(self, attempt: _Attempt) -> DoneChunk:
         table, number = attempt.table, attempt.number
+        if table.record.table_id in self._unfit:  # the sink has no place for it, and says so when it is opened
+            return DoneChunk(table.record.table_id, table.generation, number, ())
         # The epoch: a run that was given up but still lives must not write over files of the next.
         files = self._session.stage(table, number, f"{self._order.epoch}-{number}")
         failpoints.reach(Point.DUMP_STAGED)

@@ -5,7 +5,7 @@ that was loaded before, by this unit or by one that died, is found loaded, so th
 Without a dump (mode ``incremental``) tables are made empty in the same way, ``create_empty``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import structlog
@@ -48,7 +48,10 @@ class LoadUnit:
         tables = await to_thread.run_sync(lambda: list(read_manifest(self._manifest)))
         total = sum(file.rows for _, _, files in tables for file in files)
         done = 0
+        unfit = _unfit(self._sink, [record for record, _, _ in tables])
         for record, schema, files in tables:
+            if record.table_id in unfit:
+                continue
             work = partial(_load, self._sink, record, schema, files, self._filter)
             await to_thread.run_sync(work, abandon_on_cancel=True, limiter=CapacityLimiter(1))
             failpoints.reach(Point.LOAD_LOADED)
@@ -65,8 +68,19 @@ def create_empty(
 
     :raises SinkError: the sink refuses a table.
     """
-    for record, schema in tables:
-        _load(sink, record, schema, [], filter)
+    wanted = list(tables)
+    unfit = _unfit(sink, [record for record, _ in wanted])
+    for record, schema in wanted:
+        if record.table_id not in unfit:
+            _load(sink, record, schema, [], filter)
+
+
+def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> dict[int, str]:
+    """Tables that are not loaded: whoever opens one to write it is refused, which holds it."""
+    found = sink.unfit(tables)
+    for reason in found.values():
+        _log.warning("a table is not loaded", reason=reason)
+    return found
 
 
 def _load(sink: Sink, record: TableRecord, schema: TableSchema, files: list[StagedFile], filter: FilterConfig) -> None:

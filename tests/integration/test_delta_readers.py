@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import schema
+from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import by_vectors
 from reactor.records.changefeed import SinkMode
@@ -95,7 +96,7 @@ def _flush(story: Story, times: int) -> None:
         story.flush(story.some_changes())
         if step % 10 == 4:
             story.flush(story.leave_out())
-            upkeep.remove_replaced_files(DeltaTable(story.location))
+            upkeep.remove_replaced_files(TablePlace(story.location))
         if step % 10 == 7:
             delta_log._known.clear()
 

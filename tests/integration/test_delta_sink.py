@@ -430,7 +430,7 @@ def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.Monke
     orphan = tmp_path / "public" / "t" / "changes-1-2-0-deadbeef.parquet"
     orphan.write_bytes(b"")
     os.utime(orphan, (1, 1))
-    assert len(remove_replaced_files(table)) >= 111
+    assert len(remove_replaced_files(sink.place("public", "t"))) >= 111
     assert not orphan.exists()
     assert len(rows(sink)) == 110
     assert sink.committed_ts(KEYED, SPAN) == 211

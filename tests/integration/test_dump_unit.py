@@ -46,6 +46,9 @@ class ParquetStage:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
+    def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
+        return {}
+
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         rows = list(batches)
         if not rows:

@@ -9,16 +9,18 @@ Removing looks at everything in the table's directory that the log does not name
 so also files whose commit never came. Readers that hold an older version need its files: the retention is theirs.
 """
 
+import os
+import re
 import threading
 import time
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import structlog
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from agent.errors import SinkError
-from agent.sinks.delta.table import disk
+from agent.sinks.delta.table import disk, history
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upkeep import compact as delta_compact
@@ -28,6 +30,12 @@ _SMALL_FILE_BYTES = 8 << 20
 _SMALL_FILES_MAX = 100
 _COMPACT_EVERY_S = 60.0
 _VACUUM_EVERY_S = 600.0
+#: of data files, also those whose writer has died
+_OWN_NAME = re.compile(
+    r"(?:(?:changes|rows|rest|compact|snapshot|schema)-[0-9A-Za-z_-]+\.parquet(?:\.[0-9a-f]{8}\.tmp)?"
+    r"|part-\d+-[0-9a-f-]{36}-c\d+(?:\.\w+)?\.parquet)",
+    re.ASCII,
+)
 
 _log = structlog.get_logger()
 
@@ -77,10 +85,7 @@ def _run(place: TablePlace, *, compact: bool, vacuum: bool) -> None:
         if compact:
             compact_small_files(place)
         if vacuum:
-            table = place.opened()
-            first = table.version() + 1
-            remove_replaced_files(table)
-            disk.sync_commits(place, first)
+            remove_replaced_files(place)
     except (DeltaError, SinkError, OSError) as error:
         _log.info("table upkeep gave way", table=str(place), reason=str(error).splitlines()[0])
     finally:
@@ -111,9 +116,33 @@ def _compact_by_delta_rs(place: TablePlace) -> int:
     return small
 
 
-def remove_replaced_files(table: DeltaTable) -> list[str]:
-    """Remove what no version within the table's retention names."""
-    removed: list[str] = table.vacuum(retention_hours=None, dry_run=False, enforce_retention_duration=False, full=True)
+def remove_replaced_files(place: TablePlace) -> list[str]:
+    """Remove what no version within the table's retention names.
+
+    delta-rs says which files those are, whatever lies below the table's directory. Removed are data files that lie in
+    it and are named as ours, or delta-rs's, are: no directory, no link, nothing of a table that lies deeper.
+    """
+    table = place.opened()
+    history.check(place, table)  # what a RESTORE may need stays
+    found = table.vacuum(retention_hours=None, dry_run=True, enforce_retention_duration=False, full=True)
+    removed = [name for name in map(_own_name, found) if name and _remove(place, name)]
     if removed:
-        _log.info("removed replaced files", table=table.table_uri, files=len(removed))
+        _log.info("removed replaced files", table=str(place), files=len(removed))
     return removed
+
+
+def _own_name(path: str) -> str:
+    """The name of a file of the table's own, empty where it is none; ``path``: as delta-rs has it."""
+    name = unquote(path)
+    return name if _OWN_NAME.fullmatch(name) else ""
+
+
+def _remove(place: TablePlace, name: str) -> bool:
+    if not place.is_local:
+        place.filesystem().delete_file(name)
+        return True
+    path = os.path.join(place.location, name)
+    if not os.path.isfile(path) or os.path.islink(path):
+        return False
+    os.unlink(path)
+    return True

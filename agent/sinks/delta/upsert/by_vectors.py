@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
+from urllib.parse import unquote
 from uuid import uuid4
 
 import numpy as np
@@ -111,7 +112,7 @@ def is_new(net: NetChanges, task: FlushTask) -> bool:
 
 
 def _is_ours(file: LiveFile) -> bool:
-    is_inside = "://" not in file.path and not file.path.startswith("/")
+    is_inside = "://" not in file.path and not file.path.startswith("/") and ".." not in unquote(file.path).split("/")
     return is_inside and (file.vector is None or file.vector["storageType"] == "i")
 
 
