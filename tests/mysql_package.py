@@ -40,7 +40,7 @@ class _Release:
     suites: tuple[str, ...]
 
 
-_RELEASES: Final[Mapping[str, _Release]] = {
+RELEASES: Final[Mapping[str, _Release]] = {
     NEWEST: _Release("mysql-server-core", _DEBIAN, ("sid",)),
     "8.4": _Release("mysql-server-core", _UBUNTU, ("questing", "questing-updates")),
     "8.0": _Release("mysql-server-core-8.0", _UBUNTU, ("noble", "noble-updates")),
@@ -60,11 +60,12 @@ def why_not(version: str = VERSION) -> str | None:
     return f"no MySQL {version}: {reason.read_text() if reason.exists() else 'run make mysql, which fetches one'}"
 
 
-def command() -> list[str | Path]:
+def command(version: str = VERSION) -> list[str | Path]:
     """The server, started by the loader of its own release."""
-    usr = root() / "usr"
-    [loader] = {path.resolve() for top in (usr, root()) for path in top.glob("lib/*-linux-gnu*/ld-linux*.so.*")}
-    libraries = [usr / "lib" / loader.parent.name, root() / "lib" / loader.parent.name]
+    top = root(version)
+    usr = top / "usr"
+    [loader] = {path.resolve() for place in (usr, top) for path in place.glob("lib/*-linux-gnu*/ld-linux*.so.*")}
+    libraries = [usr / "lib" / loader.parent.name, top / "lib" / loader.parent.name]
     return [loader, "--library-path", ":".join(map(str, libraries)), usr / "sbin" / "mysqld"]
 
 
@@ -73,7 +74,7 @@ def fetch(version: str) -> None:
     if not _KEYS.exists():
         raise FileNotFoundError(f"no {_KEYS}: only a Debian with its keys fetches it")
     CACHE.mkdir(parents=True, exist_ok=True)
-    release = _RELEASES[version]
+    release = RELEASES[version]
     with tempfile.TemporaryDirectory(prefix="new-", dir=CACHE) as work:
         keys = _KEYS
         if release.archive == _UBUNTU:

@@ -19,8 +19,6 @@ from capture.embedded.mariadb import USER
 from capture.errors import EmbeddedError
 from tests import mysql_package
 
-_TEMPLATE = mysql_package.root() / "template"
-_VERSION = tuple(int(part) for part in mysql_package.VERSION.split("."))
 _SEQUENCE = re.compile(r"\bseq_(\d+)_to_(\d+)\b")
 _DIGITS = "(SELECT 0 AS d " + " ".join(f"UNION ALL SELECT {digit}" for digit in range(1, 10)) + ")"
 _PLACES = 6
@@ -54,10 +52,11 @@ _OLDEST_WORDS = (
 _OLD_SETTINGS = {"log_slave_updates": "ON", "character_set_server": "utf8mb4"}
 
 
-def _words() -> Sequence[tuple[re.Pattern[str], str]]:
-    if _VERSION < (8, 0):
+def _words(version: str) -> Sequence[tuple[re.Pattern[str], str]]:
+    numbers = tuple(int(part) for part in version.split("."))
+    if numbers < (8, 0):
         return _OLDEST_WORDS
-    return _OLD_WORDS if _VERSION < (8, 2) else _WORDS
+    return _OLD_WORDS if numbers < (8, 2) else _WORDS
 
 
 def is_mariadb(server: EmbeddedMariaDB) -> bool:
@@ -67,9 +66,11 @@ def is_mariadb(server: EmbeddedMariaDB) -> bool:
 class MysqlSession(pymysql.connections.Connection):  # type: ignore[misc] # it has no types
     """Takes some of MariaDB's words, sequences among them."""
 
+    words: ClassVar[Sequence[tuple[re.Pattern[str], str]]] = _words(mysql_package.VERSION)
+
     def query(self, sql: str | bytearray, unbuffered: bool = False) -> int:
         if isinstance(sql, str):  # many rows at once are bytes
-            for pattern, replacement in _words():
+            for pattern, replacement in self.words:
                 sql = pattern.sub(replacement, sql)
         return int(super().query(sql, unbuffered))
 
@@ -78,6 +79,7 @@ class EmbeddedMysql(EmbeddedMariaDB):
     """One MySQL below ``directory``; see ``EmbeddedMariaDB``."""
 
     name = "MySQL"
+    version: ClassVar[str] = mysql_package.VERSION
     log_name = "mysql.log"
     session = MysqlSession
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -99,15 +101,23 @@ class EmbeddedMysql(EmbeddedMariaDB):
         self.kill()  # nobody comes back to its data, and an orderly end takes seconds
         super().__exit__(kind, error, _)
 
+    @property
+    def _template(self) -> Path:
+        return mysql_package.root(self.version) / "template"
+
     def _command(self) -> list[str | Path]:
-        usr = mysql_package.root() / "usr"
+        usr = mysql_package.root(self.version) / "usr"
         places = {
             "basedir": usr,
             "lc_messages_dir": usr / "share" / "mysql",
             "character_sets_dir": usr / "share" / "mysql" / "charsets",
             "plugin_dir": usr / "lib" / "mysql" / "plugin",
         }
-        return [*mysql_package.command(), "--no-defaults", *(f"--{key}={path}" for key, path in places.items())]
+        return [
+            *mysql_package.command(self.version),
+            "--no-defaults",
+            *(f"--{key}={path}" for key, path in places.items()),
+        ]
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -121,15 +131,15 @@ class EmbeddedMysql(EmbeddedMariaDB):
         )
         children.give(begin, self._user)
         self._settings["init_file"] = str(begin)
-        if mysql_package.VERSION != mysql_package.NEWEST:
+        if self.version != mysql_package.NEWEST:
             # loose: a setting that a version does not know is none of its own
             settings = {**_OLD_SETTINGS, **self._settings}
             self._settings = {f"loose_{name.removeprefix('loose_')}": value for name, value in settings.items()}
 
     def _initialise(self, new: Path) -> None:
-        if not _TEMPLATE.exists():
+        if not self._template.exists():
             self._make_template()
-        shutil.copytree(_TEMPLATE, new, dirs_exist_ok=True)
+        shutil.copytree(self._template, new, dirs_exist_ok=True)
         # a server of its own: it gives itself a UUID
         (new / "auto.cnf").unlink()
         for path in new.rglob("*"):
@@ -149,9 +159,15 @@ class EmbeddedMysql(EmbeddedMariaDB):
             child = children.spawn(command, output=output, user=self._user, reach=self._user is not None)
         if (code := child.wait(120)) != 0:
             raise EmbeddedError(f"mysqld --initialize ended with code {code}; see {self._log}")
-        new = Path(tempfile.mkdtemp(prefix="template-", dir=_TEMPLATE.parent))
+        new = Path(tempfile.mkdtemp(prefix="template-", dir=self._template.parent))
         shutil.copytree(made, new, dirs_exist_ok=True)
         with contextlib.suppress(OSError):
-            new.rename(_TEMPLATE)
+            new.rename(self._template)
         for path in (made, new):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def of_version(version: str) -> type[EmbeddedMysql]:
+    """The same of an older release."""
+    session = type("Session", (MysqlSession,), {"words": _words(version)})
+    return type(f"EmbeddedMysql{version}", (EmbeddedMysql,), {"version": version, "session": session})

@@ -13,7 +13,7 @@ from agent.errors import DecodeError, SourceConfigError
 from agent.rows.arena import LogChunk
 from agent.rows.changes import DELETE, INSERT, UPDATE, Changes
 from agent.sources.mysql.decode.decode import decode
-from agent.sources.mysql.position import consistency
+from agent.sources.mysql.position import consistency, event_list
 from agent.sources.mysql.position.resume import position_at
 from agent.sources.mysql.server.connection import connect
 from tests.integration.binlog_rig import read_until, run, streaming, where
@@ -131,7 +131,7 @@ def test_tagged_gtids(mysql: EmbeddedMysql, table: str, by_gtid: bool) -> None:
 def test_the_gtids_before_a_place_are_known_from_its_file(
     mysql: EmbeddedMysql, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consistency, "_EVENTS_AT_ONCE", 7)
+    monkeypatch.setattr(event_list, "_AT_ONCE", 7)
     run(
         mysql,
         _DATABASE,

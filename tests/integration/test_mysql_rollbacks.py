@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from uuid import uuid4
 
 import anyio
@@ -21,7 +22,9 @@ from agent.sources.mysql.binlog.rolled_back import RolledBack
 from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position.positions import SourcePosition
+from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.uri import parse_uri
+from agent.sources.mysql.starts import start_position
 from agent.sources.mysql.streams import MysqlStreams
 from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedMariaDB
@@ -182,6 +185,47 @@ def test_an_alter_in_two_steps_is_one_where_it_is_done(server: EmbeddedMariaDB) 
         cuts = read_until(stream, where(server))
     assert [record.statement for cut in cuts for record in cut.ddl] == ["ALTER TABLE t ADD c int"]
     assert [len(batch.schema.columns) for cut in cuts for batch in cut.batches() if batch.schema.name == "t"] == [2, 3]
+
+
+def test_an_alter_in_two_steps_with_rows_between_them_is_read_from_anywhere(server: EmbeddedMariaDB) -> None:
+    """Rows between the steps are of the table as it was, whoever begins to read there."""
+    database = made_in(server)
+    run(server, database, "INSERT INTO t SELECT seq, repeat('x', 150) FROM seq_1_to_100000")
+    begin = where(server)
+    alter = "ALTER TABLE t ADD c int DEFAULT 7, ADD INDEX (s), ALGORITHM=INPLACE, LOCK=NONE"
+    doing = Thread(target=run, args=(server, database, alter))
+    doing.start()
+    number = -1
+    while doing.is_alive():
+        run(server, database, f"INSERT INTO t (i, s) VALUES ({number}, 'between')")
+        number -= 1
+    doing.join()
+    run(server, database, "INSERT INTO t VALUES (-1000000, 'behind', 9)")
+    file = begin.binlog.file
+    events = [row[5] for row in server.execute(f"SHOW BINLOG EVENTS IN '{file}' FROM {begin.position}")]
+    kinds = ["START" if "START ALTER" in text else "COMMIT" if "COMMIT ALTER" in text else text for text in events]
+    assert any("between" in text for text in kinds[kinds.index("START") : kinds.index("COMMIT")]), "nothing is tested"
+    whole = told_from(server, database, begin)
+    assert [columns for _, columns in whole][-1:] == [3]
+    assert [columns for _, columns in whole].count(0) == 1, "the definition, once"
+    for ts in {ts for ts, _ in whole}:
+        with connect(server.uri()) as connection:
+            later = start_position(connection, Ts(ts))
+        assert told_from(server, database, later) == [item for item in whole if item[0] > ts]
+
+
+def told_from(server: EmbeddedMariaDB, database: str, begin: SourcePosition) -> list[tuple[int, int]]:
+    """Commits in order: their Ts, and how many columns their rows have; none stand for a definition."""
+    end = where(server)
+    if begin.ts >= end.ts:
+        return []
+    with streaming(server, begin, database) as stream:
+        cuts = read_until(stream, end)
+    found = [(int(record.ts), 0) for cut in cuts for record in cut.ddl]
+    for cut in cuts:
+        for batch in cut.batches():
+            found += [(ts, len(batch.schema.columns)) for ts in batch.batch.column("commit_ts").to_pylist()]
+    return sorted(found)
 
 
 @pytest.mark.parametrize("compressed", ["OFF", "ON"])

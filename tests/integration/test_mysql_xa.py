@@ -6,7 +6,9 @@ Through the stream, and through a sync unit into the log, with whatever may happ
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import anyio
@@ -18,15 +20,19 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
+from agent.ports.executor import Executor
+from agent.ports.snapshot import DumpOrder
 from agent.ports.source import Position, Scope, StreamOrder
 from agent.rows.arena import Arena, LogChunk
 from agent.settings import SyncSettings
+from agent.sinks import open_sink
 from agent.sources import open_source, place_name
+from agent.sources.mysql.binlog import prepared_before
 from agent.sources.mysql.binlog.prepared import digest
 from agent.sources.mysql.binlog.reread import Reread
 from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.decode.table_ids import table_id
-from agent.sources.mysql.position.positions import SourcePosition
+from agent.sources.mysql.position.positions import BinlogPosition, SourcePosition
 from agent.sources.mysql.position.resume import resume
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.uri import parse_uri
@@ -167,6 +173,35 @@ def test_what_was_prepared_before_a_changefeed_began_is_found(server: EmbeddedMa
     begin = where(server)
     run(server, database, insert(8), "XA COMMIT 'old'", insert(9))
     assert numbers(read(server, database, begin)) == [8, 3, 4, 9]
+
+
+@pytest.mark.parametrize("searched", [1 << 30, 0])
+def test_what_was_prepared_before_holds_the_position_from_the_begin(
+    server: EmbeddedMariaDB, database: str, searched: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Found in the binlog, or, where that is not searched so far, all of the binlog."""
+    monkeypatch.setattr(prepared_before, "_SEARCHED_BYTES", searched)
+    run(server, database, insert(1), "FLUSH BINARY LOGS", insert(2))
+    place = where(server)
+    prepare(server, database, "early", insert(3))
+    run(server, database, "FLUSH BINARY LOGS", insert(4))
+    config = ChangefeedConfig(filter=FilterConfig(rules=(f"{database}.*",)))
+    scope = Scope("c", "feed", SinkMode.CHANGELOG, config)
+    source = open_source(server.uri(), scope)
+    oldest = BinlogPosition(str(server.execute("SHOW BINARY LOGS")[0][0]))
+    begun = SourcePosition.from_json(source.begin([]).text)
+    assert begun.needed == (place.binlog if searched else oldest)
+    sink = partial(open_sink, "blackhole://", changefeed="c/feed", mode=SinkMode.CHANGELOG)
+    order = DumpOrder(source.discover().tables, SinkMode.CHANGELOG, sink, epoch=1)
+    with source.dumper.open(order, None, {}, cast("Executor", None)) as dump:
+        planned = SourcePosition.from_json(dump.plan.position)
+    assert planned.needed == begun.needed
+    early = digest("X'6561726C79',X'',1")
+    assert early in dict(planned.prepared)
+    run(server, database, insert(5), "XA COMMIT 'early'")
+    cuts = read(server, database, planned)
+    assert numbers(cuts) == [5, 3]
+    assert early not in dict(reached(cuts).prepared)
 
 
 def test_a_snapshot_and_the_log_fit_together(server: EmbeddedMariaDB, database: str) -> None:

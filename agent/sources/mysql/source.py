@@ -3,18 +3,21 @@
 from collections.abc import Collection, Sequence
 
 from agent.errors import PositionLostError
+from agent.filter.tables import TableFilter
 from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema, ZeroDates
-from agent.sources.common.starts import refuse_future
+from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
 from agent.sources.mysql.position.consistency import current_place
 from agent.sources.mysql.position.resume import current_position, epoch_of
 from agent.sources.mysql.preflight import check_source
 from agent.sources.mysql.server import catalog
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.identity import read_identity
+from agent.sources.mysql.server.tables import find_tables
 from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.snapshot.dump import MysqlDumper
 from agent.sources.mysql.snapshot.rows import MysqlSnapshot
+from agent.sources.mysql.starts import check_unchanged, start_position
 from agent.sources.mysql.streams import MysqlStreams
 from reactor.ids import Ts
 from reactor.records.changefeed import TableRecord
@@ -64,11 +67,19 @@ class MysqlSource:
         """There is nothing to make."""
 
     def check_start(self, start_ts: Ts) -> None:
-        refuse_future(self.current_ts(), start_ts, self._target)
+        with connect(self._target) as connection:
+            begin = start_position(connection, start_ts)
+            names = [found.record for found in find_tables(connection, TableFilter(self._scope.config.filter.rules))]
+            schemas = catalog.read_schemas(connection, [(table.schema_name, table.name) for table in names])
+            [(folding,)] = connection.query("SELECT @@lower_case_table_names")
+            by_name = {(schema.schema_name, schema.name): schema for schema in schemas.values()}
+            check_unchanged(connection, begin, by_name, folds_names=folding == "1")
 
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
         with connect(self._target) as connection:
-            at = current_position(connection)
+            before = names_before(connection)
+            at = start_position(connection, start_ts) if start_ts else current_position(connection)
+            at = with_prepared(connection, at, before, lambda: connect(self._target))
         return Position(at.resolved, at.to_json())
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from agent.errors import SourceError
+from agent.errors import SourceAuthError
 from agent.sources.mysql.binlog.prepared import Entry, digest
 from agent.sources.mysql.server.connection import Connection
 
@@ -18,15 +18,19 @@ _PART: Final = re.compile(r"X'([0-9a-f]*)'|'([^']*)'", re.IGNORECASE)
 
 def forgotten(connection: Connection, entries: Iterable[Entry]) -> frozenset[str]:
     """Those of ``entries`` that the server does not hold: they are decided by now, or never will be. Empty where it
-    does not say: MySQL tells only who has XA_RECOVER_ADMIN."""
+    does not say."""
     known = frozenset(name for name, _ in entries)
-    if not known:
-        return known
+    held = held_names(connection) if known else None
+    return frozenset() if held is None else known - {digest(name) for name in held}
+
+
+def held_names(connection: Connection) -> frozenset[str] | None:
+    """Of what the server holds prepared; None where it does not say: MySQL tells only who has XA_RECOVER_ADMIN."""
     try:
         rows = connection.query("XA RECOVER FORMAT = 'SQL'" if connection.is_mariadb else "XA RECOVER CONVERT XID")
-    except SourceError:
-        return frozenset()
-    return known - {digest(xid_name(int(form or 0), int(first or 0), data or "")) for form, first, _, data in rows}
+    except SourceAuthError:
+        return None
+    return frozenset(xid_name(int(form or 0), int(first or 0), data or "") for form, first, _, data in rows)
 
 
 def xid_name(form: int, first_bytes: int, data: str) -> str:

@@ -230,15 +230,19 @@ class Reread:
 
 def _last_prepared(dump: Dump, name: str, until: int | None) -> int | None:
     """Where the last transaction begins that is prepared as ``name``."""
-    found, begun = None, FIRST_POSITION
+    return dict(prepared_in(dump, until)).get(name)
+
+
+def prepared_in(dump: Dump, until: int | None) -> Iterator[tuple[str, int]]:
+    """What is prepared before ``until``: its name, and where it begins."""
+    begun = FIRST_POSITION
     for event in dump:
         if until is not None and event.at >= until:
             break
         if event.kind in _GTIDS:
             begun = event.at
-        elif _prepares(event) == name:
-            found = begun
-    return found
+        elif name := _prepares(event):
+            yield name, begun
 
 
 def _prepares(event: Event) -> str:

@@ -34,8 +34,9 @@ from typing import Final
 import structlog
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError
+from agent.sources.mysql.position.event_list import list_events
 from agent.sources.mysql.position.gtid import MysqlGtidSet
-from agent.sources.mysql.position.positions import FIRST_POSITION, BinlogPosition, pack, split_file_name
+from agent.sources.mysql.position.positions import BinlogPosition, pack, split_file_name
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.grants import no_lock
 from agent.sources.mysql.server.sql import literal, qualified
@@ -47,7 +48,6 @@ LOCK_WAIT_S: Final = 10
 _OPENINGS: Final = 10
 _BACKUP_STAGES_SINCE: Final = (10, 4)
 _RENAMED_STATUS_SINCE: Final = (8, 2)
-_EVENTS_AT_ONCE: Final = 10_000
 #: as events are shown: SET @@SESSION.GTID_NEXT= 'uuid:7'
 _GTID_NEXT: Final = re.compile(r"^SET\b.*'(.*)'.*$", re.DOTALL)
 
@@ -163,15 +163,12 @@ def _gtid_from_events(connection: Connection, binlog: BinlogPosition) -> str | N
     """MySQL has no word for it: what the file begins with, and the GTIDs of all that began before the place."""
     if binlog.file not in {row[0] for row in connection.query("SHOW BINARY LOGS")}:
         return None
-    found, at = [], FIRST_POSITION
-    while at < binlog.position:
-        rows = connection.query(f"SHOW BINLOG EVENTS IN {literal(binlog.file)} FROM {at} LIMIT {_EVENTS_AT_ONCE}")
-        for _, begin, kind, _, end, info in rows:
-            if int(begin or 0) < binlog.position and (kind == "Previous_gtids" or str(kind).startswith("Gtid")):
-                found.append(_GTID_NEXT.sub(r"\1", info or ""))
-            at = int(end or 0)
-        if len(rows) < _EVENTS_AT_ONCE:
+    found = []
+    for event in list_events(connection, binlog.file):
+        if event.begin >= binlog.position:
             break
+        if event.kind == "Previous_gtids" or event.kind.startswith("Gtid"):
+            found.append(_GTID_NEXT.sub(r"\1", event.info))
     return str(MysqlGtidSet.parse(",".join(found)))
 
 

@@ -27,7 +27,7 @@ A run that is lost goes on at the place of a new view, L2, as long as the server
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -40,6 +40,7 @@ from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
 from agent.rows.schema import TableSchema, ZeroDates
+from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
 from agent.sources.mysql.position import consistency
 from agent.sources.mysql.position.consistency import Place, Readers, Table
 from agent.sources.mysql.position.positions import SourcePosition, first_epoch, split_file_name, unpack
@@ -99,12 +100,13 @@ class MysqlDumper:
             is_exact = any(
                 needs_exact_rows(record, order.sink_mode, has_full_images=has_full_images) for record in records
             )
+            prepared = names_before(guard) if known is None else frozenset()
             place, readers = self._view(stack, order, names, is_exact=is_exact)
             planner = Planner(
                 order,
                 # Now that they are held: before, they were anybody's to alter.
                 read_schemas(guard, names, zero_dates=self._zero_dates),
-                _position(guard, known, place),
+                self._position(guard, known, place, prepared),
                 known,
                 done,
                 is_exact=is_exact,
@@ -147,6 +149,15 @@ class MysqlDumper:
         readers = stack.enter_context(consistency.open_readers(self._target, order.parallel, names))
         return readers.place, readers
 
+    def _position(
+        self, connection: Connection, known: Plan | None, place: Place, prepared: Collection[str]
+    ) -> SourcePosition:
+        """The place in the epoch of the plan that goes on, else in the first one."""
+        first = first_epoch(read_identity(connection).system_id, place.binlog, place.gtid)
+        if known is not None:
+            return replace(first, epochs=SourcePosition.from_json(known.position).epochs)
+        return with_prepared(connection, first, prepared, lambda: connect(self._target))
+
 
 def _unfinished(order: DumpOrder, known: Plan | None, done: DoneChunks) -> list[TableRecord]:
     finished = {table.record.table_id for table in known.tables if is_complete(table, done)} if known else set()
@@ -156,12 +167,6 @@ def _unfinished(order: DumpOrder, known: Plan | None, done: DoneChunks) -> list[
 def _row_image(connection: Connection) -> str:
     [(image,)] = connection.query("SELECT @@global.binlog_row_image")
     return str(image).upper()
-
-
-def _position(connection: Connection, known: Plan | None, place: Place) -> SourcePosition:
-    """The place in the epoch of the plan that goes on, else in the first one."""
-    first = first_epoch(read_identity(connection).system_id, place.binlog, place.gtid)
-    return replace(first, epochs=SourcePosition.from_json(known.position).epochs) if known else first
 
 
 class MysqlDump:

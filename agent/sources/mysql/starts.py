@@ -1,0 +1,119 @@
+"""Start positions: where in the binlog a stream begins that an operator wants to start behind some Ts.
+
+A stream begins with the first transaction whose Ts is greater. What lies before it must be there no more than for any
+other stream; but everything from there on must be: the file, and the tables as they are now, since nobody knows what
+they were. So a start is refused that lies before the oldest binlog, past the end, or before a change of a table.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from agent.errors import SourceConfigError
+from agent.rows.schema import Column, TableSchema
+from agent.sources.common.starts import refuse_future
+from agent.sources.mysql.ddl.parser import parse as ddl
+from agent.sources.mysql.ddl.parser.cursor import Name
+from agent.sources.mysql.ddl.parser.parse import Created, DatabaseDropped, Edit, Renamed
+from agent.sources.mysql.position.event_list import ListedEvent, list_events
+from agent.sources.mysql.position.positions import (
+    FIRST_POSITION,
+    BinlogPosition,
+    SourcePosition,
+    pack,
+    split_file_name,
+    unpack,
+)
+from agent.sources.mysql.position.resume import current_position, position_at
+from agent.sources.mysql.server.connection import Connection
+from reactor.ids import Ts
+
+_NO_TYPE = -1
+_CURE = "give a later --start-ts, or leave it out to start from now"
+
+
+def start_position(connection: Connection, start_ts: Ts) -> SourcePosition:
+    """Of the first transaction behind ``start_ts``.
+
+    :raises SourceConfigError: the binlog does not reach that far, or no longer.
+    """
+    now = current_position(connection)
+    refuse_future(now.resolved, start_ts, connection.target)
+    epoch, number, offset = unpack(Ts(start_ts + 1))
+    if epoch != 0:
+        raise SourceConfigError(
+            f"start Ts {start_ts} counts in the binlog of another server, of a changefeed that went on here after a "
+            f"fail-over; {_CURE}"
+        )
+    files = _files(connection)
+    if number not in files:
+        raise SourceConfigError(
+            f"{connection.target} has no binlog file of number {number}, where start Ts {start_ts} lies: its oldest is "
+            f"{files[min(files)]}; {_CURE}"
+        )
+    if number == now.file_number and offset >= now.position:
+        return now
+    for later in sorted(later for later in files if later >= number):
+        begin = _first_from(connection, files[later], offset if later == number else FIRST_POSITION)
+        if begin is not None:
+            return position_at(connection, pack(0, later, begin))
+    return now
+
+
+def _first_from(connection: Connection, file: str, offset: int) -> int | None:
+    """Where the first transaction begins at ``offset`` or behind it."""
+    for event in list_events(connection, file):
+        if event.begin >= offset and event.opens_transaction:
+            return event.begin
+    return None
+
+
+def check_unchanged(
+    connection: Connection, begin: SourcePosition, schemas: Mapping[Name, TableSchema], *, folds_names: bool
+) -> None:
+    """Whether the tables have been what they are now since ``begin``.
+
+    :raises SourceConfigError: a statement has changed one.
+    """
+    # of unlike types, so that a statement changes something also where its outcome is what the tables are now
+    unlike = {name: replace(schema, columns=tuple(map(_unlike, schema.columns))) for name, schema in schemas.items()}
+    for event in _events_from(connection, begin.binlog):
+        database, statement = event.statement
+        if not statement:
+            continue
+        edits = ddl.parse_ddl(statement, database, unlike, is_mariadb=connection.is_mariadb, folds_names=folds_names)
+        for edit in edits:
+            if name := _changed(edit, schemas):
+                raise SourceConfigError(
+                    f"{'.'.join(name)} was changed behind the start ({' '.join(statement.split())[:80]}), so rows from "
+                    f"before have columns that nobody knows; {_CURE}"
+                )
+
+
+def _unlike(column: Column) -> Column:
+    return replace(column, type_id=_NO_TYPE, type_name="")
+
+
+def _events_from(connection: Connection, begin: BinlogPosition) -> Iterator[ListedEvent]:
+    files = _files(connection)
+    first = split_file_name(begin.file)[1]
+    for number in sorted(number for number in files if number >= first):
+        yield from list_events(connection, files[number], begin.position if number == first else FIRST_POSITION)
+
+
+def _changed(edit: Edit, schemas: Mapping[Name, TableSchema]) -> Name | None:
+    """Which of the tables; one that was created has all its rows behind the start."""
+    match edit:
+        case Created(reason=""):
+            return None
+        case DatabaseDropped(database):
+            return next((name for name in schemas if name[0] == database), None)
+        case Renamed(table, to):
+            return next((name for name in (table, to) if name in schemas), None)
+        case _:
+            return edit.table if edit.table in schemas else None
+
+
+def _files(connection: Connection) -> dict[int, str]:
+    """By their numbers."""
+    names = [str(row[0]) for row in connection.query("SHOW BINARY LOGS")]
+    return {split_file_name(name)[1]: name for name in names}
