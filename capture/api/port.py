@@ -165,7 +165,9 @@ class CaptureView(View):
 
 
 class TableDiff(View):
-    """Source and sink of one table at one Ts. ``differences``: the first few keys that differ, and how."""
+    """Source and sink of one table at one Ts. ``differences``: the first few keys that differ, and how.
+
+    ``waiting``: why the table is held, and was not compared."""
 
     table: str
     equal: bool
@@ -173,6 +175,7 @@ class TableDiff(View):
     sink_rows: int = 0
     ts: int = 0
     differences: tuple[str, ...] = ()
+    waiting: str = ""
 
 
 class FieldChange(View):

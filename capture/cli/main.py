@@ -197,7 +197,7 @@ def diff(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False)
     if json:
         console.print_json({"equal": equal, "tables": found})
     else:
-        rows = [(t.table, t.equal, t.source_rows, t.sink_rows, t.differences) for t in found]
+        rows = [(t.table, t.equal, t.source_rows, t.sink_rows, t.waiting or t.differences) for t in found]
         console.print_table(("table", "equal", "source rows", "sink rows", "first differences"), rows)
     return 0 if equal else 1
 

@@ -3,7 +3,8 @@
     hold where the log is now ─► every span gets there ─► snapshot of the source at L ─► hold at L-1 ─► every span gets
     there ─► compare the tables with the snapshot ─► let go
 
-Compared are the tables that are replicated: one that the filter would let in and that has not come yet is not.
+Compared are the tables that are replicated: one that the filter would let in and that has not come yet is not. Held
+tables are shown with their reason: nobody waits for them.
 
 The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot iff its
 commit record starts before L, so the sink holds exactly the same at L-1. A span that slipped past (a flush that was
@@ -49,10 +50,15 @@ async def compare(operations: Operations, data_plane: "DataPlane", info: Changef
     """
     try:
         for _ in range(_ATTEMPTS):
+            waiting = await _held(operations, info.id)
+            if waiting and len(waiting) == len(_tables(operations, info.id)):
+                return sorted(waiting.values(), key=lambda one: one.table)
             held = await _hold(operations, info.id)
             await _reach(operations, info.id, lambda checkpoint, at=held: checkpoint >= at)  # type: ignore[misc]
             tables = _tables(operations, info.id)
-            async with data_plane.comparison(info, tables, operations.head_of(info.id)) as snapshot:
+            held_tables = await _held(operations, info.id)
+            free = [table for table in tables if table.table_id not in held_tables]
+            async with data_plane.comparison(info, free, operations.head_of(info.id)) as snapshot:
                 try:
                     await operations.ask(jobs.HoldAt("", info.id, snapshot.ts, _HOLD_S))
                 except JobRefusedError:
@@ -60,12 +66,12 @@ async def compare(operations: Operations, data_plane: "DataPlane", info: Changef
                 await _reach(operations, info.id, lambda checkpoint, at=snapshot.ts: checkpoint >= at)  # type: ignore[misc]
                 if max(await _checkpoints(operations, info.id), default=Ts(0)) != snapshot.ts:
                     continue
-                if _tables(operations, info.id) != tables:  # the schema has changed on the way
-                    continue
+                if _tables(operations, info.id) != tables or await _held(operations, info.id) != held_tables:
+                    continue  # a schema has changed on the way, or a table was held or let go
                 found = await snapshot.run()
                 # what differs only counts if the sink stood still all the time
                 if all(one.equal for one in found) or await operations.ask(jobs.Release("", info.id)) == snapshot.ts:
-                    return found
+                    return sorted([*found, *held_tables.values()], key=lambda one: one.table)
     finally:
         with anyio.CancelScope(shield=True):
             await operations.ask(jobs.Release("", info.id))
@@ -76,6 +82,16 @@ def _tables(operations: Operations, changefeed: ChangefeedId) -> tuple[TableReco
     """Those that are replicated, whatever else the filter would let in."""
     unit = operations.unit_of(changefeed)
     return tuple(sorted(unit.tables, key=lambda table: (table.schema_name, table.name))) if unit else ()
+
+
+async def _held(operations: Operations, changefeed: ChangefeedId) -> dict[int, views.TableDiff]:
+    """The held tables, as they are shown."""
+    view = await operations.query(changefeed)
+    return {
+        table.table_id: views.TableDiff(table=table.table, equal=False, waiting=table.held.message)
+        for table in view.tables
+        if table.held is not None
+    }
 
 
 async def _hold(operations: Operations, changefeed: ChangefeedId) -> Ts:
@@ -109,4 +125,4 @@ async def _checkpoints(operations: Operations, changefeed: ChangefeedId) -> list
     view = await operations.query(changefeed)
     if view.state not in (FeedState.NORMAL, FeedState.WARNING):
         raise JobRefusedError(f"{changefeed} is {view.state}: only a running changefeed can be compared; resume it")
-    return [Ts(span.checkpoint_ts) for table in view.tables for span in table.spans]
+    return [Ts(span.checkpoint_ts) for table in view.tables if table.held is None for span in table.spans]

@@ -107,3 +107,23 @@ async def test_the_tables_are_those_that_are_replicated_when_it_is_done() -> Non
     assert await compared(owner) == [True]
     assert owner.compared == [(1,), (1, 2), (1, 2, 3)]
     assert owner.comparisons == 1
+
+
+@pytest.mark.parametrize("others", [True, False])
+async def test_held_tables_are_named_and_not_waited_for(others: bool) -> None:
+    class Holding(Owner):
+        async def query(self, changefeed_id: str) -> views.ChangefeedView:
+            view = await super().query(changefeed_id)
+            held = views.HeldView(table="public.h", table_id=9, stage="held", message="no room; make some")
+            table = views.TableView(table="public.h", table_id=9, spans=(views.SpanView(span="9"),), held=held)
+            return view.model_copy(update={"tables": (*view.tables, table) if others else (table,)})
+
+    owner = Holding()
+    held = TableRecord(table_id=9, schema_name="public", name="h")
+    owner._tables = (*owner._tables, held) if others else (held,)
+    found = await compare(owner, cast("DataPlane", owner), ChangefeedInfo(id=FEED, source=URI, sink=URI))
+    assert [(one.table, one.equal, one.waiting) for one in found] == [
+        ("public.h", False, "no room; make some"),
+        *([("public.t", True, "")] if others else []),
+    ]
+    assert owner.compared == ([(1,)] if others else [])
