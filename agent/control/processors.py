@@ -6,13 +6,15 @@ one starts, and one that failed is not started again under the same epoch: the o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.control.gate import Owner
 from reactor import keys, patches
 from reactor.effects import Commit, Effect
+from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.records.changefeed import ChangefeedInfo, FeedState, RunningError, TaskPosition
+from reactor.records.formats import Feature
 from reactor.state import ChangefeedState, ClusterState
 
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
@@ -157,6 +159,9 @@ class Processors:
         feed = state.changefeeds.get(event.changefeed)
         if feed is None or feed.info is None or feed.info.epoch != event.epoch:
             return []
+        if state.format < Feature.HELD_TABLES and event.error.is_of_table:
+            # the owner may be of a version that does not look for errors of single tables
+            event = replace(event, error=event.error.with_(scope=Scope.CHANGEFEED))
         effects: list[ManagerEffect] = [self._commit(event)]
         if not event.is_warning and not event.error.is_of_table:
             self._failed[event.changefeed] = event.epoch

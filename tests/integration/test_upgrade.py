@@ -26,7 +26,7 @@ from reactor.ids import ChangefeedId, TableSpan
 from reactor.messages import Barrier
 from reactor.records import base as record
 from reactor.records import changefeed as records
-from reactor.records import held, partitioning, sync_point
+from reactor.records import held, partitioning, sync_point, upstream
 from reactor.records.base import Record
 from reactor.records.changefeed import SinkMode, UnitRecord
 from reactor.state import ChangefeedState, ClusterState
@@ -37,6 +37,8 @@ FIXTURES = Path(__file__).parent.parent / "fixtures" / "v0.1.0"
 STORED = {item["key"]: item["value"].encode() for item in json.loads((FIXTURES / "etcd.json").read_text())}
 ROWS = json.loads((FIXTURES / "rows.json").read_text())
 FEEDS = ("maria", "maria-log", "pg", "pg-log")
+#: classes that have another name by now, which nothing stored knows of
+RENAMED = {"TableCut": "TablePartitioning", "CutUnderWay": "RepartitionUnderWay"}
 #: changefeed → its first table, at the sink and by the name of its rows
 TABLES = {"pg": ("public", "person"), "maria": ("shop", "item")}
 
@@ -98,7 +100,7 @@ def test_sealed_uris_open_with_the_key_of_before(state: ClusterState) -> None:
 
 
 def today() -> dict[str, type[Record]]:
-    found = [kind for module in (partitioning, held, records, sync_point) for kind in vars(module).values()]
+    found = [kind for module in (partitioning, held, records, sync_point, upstream) for kind in vars(module).values()]
     base = {record.Record, record.UserConfig}
     return {k.__name__: k for k in found if isinstance(k, type) and issubclass(k, Record) and k not in base}
 
@@ -108,7 +110,7 @@ def test_no_field_is_gone_and_none_that_came_later_is_required_or_written_with_i
     name: str, fields: dict[str, bool]
 ) -> None:
     """v0.1.0 refuses a changefeed's configuration with a key it does not know, so: ``reactor.records.base.later``."""
-    now = today()[name].model_fields
+    now = today()[RENAMED.get(name, name)].model_fields
     assert fields.keys() <= now.keys()
     assert {field for field in now if now[field].is_required()} <= {field for field in fields if fields[field]}
     for added in now.keys() - fields.keys():

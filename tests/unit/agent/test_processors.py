@@ -10,6 +10,7 @@ from agent.control.processors import (
 )
 from reactor import keys
 from reactor.effects import Commit
+from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.records.changefeed import (
     ChangefeedInfo,
@@ -19,6 +20,7 @@ from reactor.records.changefeed import (
     SealedUri,
     TaskPosition,
 )
+from reactor.records.formats import ClusterFormat
 from reactor.state import ClusterState
 
 FEED = ChangefeedId("feed")
@@ -123,3 +125,17 @@ def test_a_changefeed_that_is_gone_with_all_its_keys_is_stopped() -> None:
     state.update(str(keys.StatusKey("c", "default", FEED)), None, mod_revision=3)
     assert state.changefeeds == {}
     assert kinds([*manager.tick(state, [], 0.1)]) == [StopProcessor]
+
+
+def test_an_error_of_one_table_is_the_changefeeds_while_captures_of_v0_1_0_are_there() -> None:
+    """Their owner would not look for it: the table would stand still, and nobody say so."""
+    error = ERROR.with_(table_id=7, scope=Scope.TABLE)
+    for number, is_held in ((1, False), (2, True)):
+        manager, state = processors(), state_of(feed())
+        state.update(str(keys.FormatKey("c")), ClusterFormat(number=number).encode(), mod_revision=3)
+        manager.tick(state, [], 0.0)
+        done = [*manager.tick(state, [ProcessorReported(FEED, 1, error)], 0.1)]
+        [commit] = [effect for effect in done if isinstance(effect, Commit)]
+        stored = TaskPosition.decode(commit.group.patches[0].function(None) or b"", key="k")
+        assert (stored.error is None, bool(stored.tables)) == (is_held, is_held)
+        assert (StopProcessor(FEED) in done) is not is_held
