@@ -19,7 +19,5 @@ class SyncSettings:
     silence_s: float = 60.0
     #: how often segments that nobody needs are looked for
     retention_check_s: float = 10.0
-    #: how often it is looked whether the source still sends every table
-    source_check_s: float = 30.0
     reconnect_s: float = 0.25
     reconnect_max_s: float = 10.0

@@ -120,8 +120,16 @@ class OpenStream(Protocol):
     @property
     def stream(self) -> Stream: ...
 
+    def prove(self, cut: LogChunk) -> LogChunk:
+        """Before the head passes ``cut``: the cut with what else has become of its tables, and with the position that
+        says so. Blocking, one cut after the other, in another thread than the stream's.
+
+        :raises SourceError: nobody can say just now, or the log cannot be followed past it.
+        """
+        ...
+
     def abort(self) -> None:
-        """Make a read that is under way fail. From any thread."""
+        """Make what is under way fail. From any thread."""
         ...
 
     def close(self) -> None: ...
@@ -135,10 +143,6 @@ class Streams(Protocol):
 
         :raises PositionLostError: it cannot, or is another server.
         """
-        ...
-
-    def check(self) -> None:
-        """Now and then: whether the server still sends everything. :raises SourceError: it does not."""
         ...
 
 

@@ -82,7 +82,6 @@ class SyncUnit:
         #: what is known to have changed of the tables, by Ts
         self._ddl: list[DdlRecord] = []
         self._retention_at = 0.0
-        self._check_at = 0.0
         self._sessions = self._segments = self._rows = self._bytes = 0
         self._is_connected = False
         self._failure: WeirError | None = None
@@ -191,12 +190,11 @@ class SyncUnit:
         try:
             async with receive:
                 async for cut in receive:
-                    await self._append(cut, pool)
+                    await self._append(cut, pool, opened)
                     failpoints.reach(Point.SYNC_MOVED)
                     stream_reader.settled(self._writer.head.resolved_ts)
                     self._failure = None
                     await self._remove_old()
-                    await self._check_source()
         except WeirError as error:
             # it is the reason why reading ends, not the other way round
             failures.insert(0, error)
@@ -204,21 +202,44 @@ class SyncUnit:
             stream_reader.stop()
             opened.abort()
 
-    async def _append(self, cut: LogChunk, pool: ArenaPool) -> None:
+    async def _append(self, cut: LogChunk, pool: ArenaPool, opened: OpenStream) -> None:
         """What has changed of the tables goes with the head that passes it, if it did not go ahead of it already."""
+        written, cut = await self._prepare(cut, pool, opened)
         known = {record.ts for record in self._ddl} if cut.ddl else ()
         ddl = [record for record in cut.ddl if record.ts not in known]
-        if cut.arena is None:
+        if written is None:
             await self._writer.advance(cut.resolved_ts, resolved_time=cut.resolved_time, position=cut.position, ddl=ddl)
         else:
-            await self._append_segment(cut, pool, ddl)
+            failpoints.reach(Point.SYNC_WRITTEN)
+            await self._append_segment(cut, written, ddl)
         for record in ddl:
             self._ddl.append(record)
             _log.info("the schema has changed", ts=record.ts, changes=[change.kind.value for change in record.changes])
 
-    async def _append_segment(self, cut: LogChunk, pool: ArenaPool, ddl: list[DdlRecord]) -> None:
-        written = await anyio.to_thread.run_sync(self._write, cut, pool)
-        failpoints.reach(Point.SYNC_WRITTEN)
+    async def _prepare(self, cut: LogChunk, pool: ArenaPool, opened: OpenStream) -> tuple[SegmentRef | None, LogChunk]:
+        """Write the cut's events while the source says whether the head may pass them."""
+        proven: list[LogChunk] = []
+        failures: list[WeirError] = []
+
+        async def prove() -> None:
+            try:
+                proven.append(await anyio.to_thread.run_sync(opened.prove, cut, abandon_on_cancel=True))
+            except WeirError as error:
+                failures.append(error)  # kept out of the task group, which would wrap it
+
+        written: SegmentRef | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(prove)
+            if cut.arena is not None:
+                try:
+                    written = await anyio.to_thread.run_sync(self._write, cut, pool)
+                except WeirError as error:
+                    failures.append(error)
+        if failures:
+            raise failures[0]
+        return written, proven[0]
+
+    async def _append_segment(self, cut: LogChunk, written: SegmentRef, ddl: list[DdlRecord]) -> None:
         await self._writer.append(
             written, is_complete=cut.is_complete, resolved_time=cut.resolved_time, position=cut.position, ddl=ddl
         )
@@ -244,12 +265,3 @@ class SyncUnit:
         if removal.names:
             await retention.apply(removal, self._writer)
             await anyio.to_thread.run_sync(retention.remove_files, removal, self._directory)
-
-    async def _check_source(self) -> None:
-        """Now and then: whether the server still sends everything.
-
-        :raises SourceConfigError: it does not.
-        """
-        if time.monotonic() >= self._check_at:
-            self._check_at = time.monotonic() + self._settings.source_check_s
-            await anyio.to_thread.run_sync(self._streams.check)

@@ -46,9 +46,11 @@ def ordinal(mode: Mode, unit: Unit | None) -> int:
 def tables_of(mode: Mode, record: UnitRecord | None) -> tuple[TableRecord, ...] | None:
     """The tables whose spans may be replicated; None before the sink has them all (or for ever, without a sync).
 
-    A record without tables is one that is not complete yet: no checkpoint may be read from it.
+    A record without a start is one that is not complete yet: no checkpoint may be read from it. One with a start may
+    have no tables, until they come.
     """
     if record is None or Unit.SYNC not in SEQUENCES[mode]:
         return None
     is_loaded = record.unit is Unit.LOAD and record.stage is UnitStage.FINISHED
-    return (record.tables or None) if record.unit is Unit.SYNC or is_loaded else None
+    is_complete = (record.unit is Unit.SYNC or is_loaded) and (record.tables or record.start_ts > 0)
+    return record.tables if is_complete else None

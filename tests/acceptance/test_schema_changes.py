@@ -1,13 +1,16 @@
 """Tables that change at the source while rows flow: the sink follows, once, whoever falls on the way."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
+from agent.ports.source import Scope
+from agent.sources import open_source
 from reactor.failpoints import VARIABLE, Action, Point
-from reactor.records.changefeed import FeedState, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, check_upsert, follows, sink_rows, source_rows
 
@@ -138,3 +141,35 @@ def test_what_cannot_follow_waits_alone(bed: Bed) -> None:
 
 def count(bed: Bed, table: str) -> int:
     return int(sink_rows(bed.lake(UPSERT), table, "SELECT count(*) FROM {table}")[0][0])
+
+
+def test_a_changefeed_on_an_empty_database_follows_what_comes(bed: Bed) -> None:
+    """Also partitions of one table, and tables that take each other's names."""
+    bed.postgres.create_database("late")
+    run = partial(bed.postgres.execute, database="late")
+    run("CREATE PUBLICATION late FOR ALL TABLES WITH (publish_via_partition_root)")
+    uri = bed.postgres.uri("late")
+    bed.create("late", source_uri=uri, config=ChangefeedConfig(publication="late"))
+    bed.wait_for("the changefeed waits for tables", lambda: bed.query("late").checkpoint_ts > 0)
+    run("CREATE TABLE part (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    run("CREATE TABLE part0 PARTITION OF part FOR VALUES FROM (0) TO (10)")
+    run("CREATE TABLE part_rest PARTITION OF part DEFAULT")
+    run("INSERT INTO part VALUES (1, 'a'), (2, 'b'), (30, 'c')")
+    run("UPDATE part SET id = id + 10 WHERE id < 3")
+    run("CREATE TABLE t (id int PRIMARY KEY)")
+    run("INSERT INTO t VALUES (1), (2)")
+    run("DROP TABLE t")
+    run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    run("INSERT INTO t VALUES (3, 'new')")
+    run("ALTER TABLE t RENAME TO old")
+    run("CREATE TABLE t (id int PRIMARY KEY, w int)")
+    run("INSERT INTO t VALUES (4, 4)")
+    source = open_source(uri, Scope("bed", "late", SinkMode.UPSERT, ChangefeedConfig()))
+    end_ts = source.current_ts()
+    bed.wait_for("it follows", lambda: bed.covers("late", end_ts), timeout_s=CATCH_UP_TIMEOUT_S)
+    lake = bed.lake("late")
+    assert sink_rows(lake, "part", "SELECT * FROM {table} ORDER BY id") == [(11, "a"), (12, "b"), (30, "c")]
+    assert sink_rows(lake, "t", "SELECT * FROM {table}") == [(4, 4)]
+    assert sink_rows(lake, "old", "SELECT * FROM {table}") == [(3, "new")]
+    check_diff(bed, "late")
+    bed.ask(lambda client: client.remove("late"))

@@ -21,13 +21,21 @@ from agent.log.storage import LogDirectory
 from agent.ports.source import Identity, Position, Scope, StreamOrder
 from agent.rows.schema import TableSchema
 from agent.settings import SyncSettings
-from agent.sources.postgres.preflight import key_of
+from agent.sources.postgres.publication.prover import first_proof
+from agent.sources.postgres.publication.slots import (
+    Names,
+    all_publications,
+    create_slot,
+    ensure_publications,
+    names_for,
+)
 from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.lsn import parse_lsn
-from agent.sources.postgres.server.slots import Names, create_slot, ensure_publications, names_for
 from agent.sources.postgres.streams import PostgresStreams
 from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedPostgres
+from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey, ddl_prefix
 from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig, LogHead, SinkMode, TableRecord
@@ -50,7 +58,7 @@ class SyncRig:
     uri: str
     names: Names
     tables: tuple[TableRecord, ...]
-    start_ts: Ts
+    start: Position
     directory: LogDirectory
     binary: bool = True
     etcd: MemoryEtcd = field(default_factory=newest_etcd)
@@ -84,7 +92,7 @@ class SyncRig:
             PostgresStreams(
                 self.uri, self.names, StreamOrder(self.tables, Identity(system_id, 1), self.first_schemas), self.scope
             ),
-            Position(self.start_ts),
+            self.start,
             writer=LogWriter(self.store(), capture=CaptureId(capture)),
             directory=self.directory,
             needs=lambda: Needs(Ts(self.checkpoint_ts), self.retention_s),
@@ -98,6 +106,22 @@ class SyncRig:
             group.start_soon(unit.run)
             yield unit
             group.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def ending(self, unit: SyncUnit) -> AsyncIterator[list[WeirError]]:
+        """Until it ends with an error, which is then in the list."""
+        failures: list[WeirError] = []
+
+        async def run() -> None:
+            try:
+                await unit.run()
+            except WeirError as error:
+                failures.append(error)
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(run)
+                yield failures
 
     def head(self) -> LogHead:
         item = self.etcd.get(str(_KEY))
@@ -174,22 +198,32 @@ async def wait_until(condition: Callable[[], bool], *, timeout_s: float = 20.0) 
 
 
 def make_rig(
-    postgres: EmbeddedPostgres, path: Path, schema_sql: str, tables: Sequence[str], *, binary: bool = True
+    postgres: EmbeddedPostgres,
+    path: Path,
+    schema_sql: str,
+    tables: Sequence[str],
+    *,
+    binary: bool = True,
+    publication: str = "",
 ) -> SyncRig:
-    """``schema_sql`` makes the tables; ``tables`` names those that are replicated."""
+    """``schema_sql`` makes the tables; ``tables`` names those that are replicated. ``publication``: one of the user's,
+    for what and how."""
     name = f"sync{next(_numbers)}_{path.name}".replace("-", "_").lower()[:40]
     postgres.create_database(name)
     uri = postgres.uri(name)
-    names = names_for("t", name.replace("_", "-"))
+    names = names_for("t", name.replace("_", "-"), publication="mine" if publication else "")
     with connect(uri) as connection:
         connection.query(schema_sql)
         records = tuple(_record(connection, table) for table in tables)
+        if publication:
+            connection.query(f"CREATE PUBLICATION mine {publication}")
         ensure_publications(connection, names, records)
+        proof = first_proof(connection, all_publications(names), [record.table_id for record in records])
     with connect(uri, replication=True) as connection:
         create_slot(connection, f"oracle_{name}")
-        start_ts = create_slot(connection, names.slot)
+        start = Position(create_slot(connection, names.slot), proof)
     directory = LogDirectory(str(path / "log"), changefeed="feed", source="postgresql")
-    return SyncRig(postgres, name, uri, names, records, start_ts, directory, binary)
+    return SyncRig(postgres, name, uri, names, records, start, directory, binary)
 
 
 def drop_slots(rig: SyncRig) -> None:

@@ -9,8 +9,8 @@ import pytest
 from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError, TableIneligibleError
 from agent.ports.source import Scope, SourceReport
 from agent.sources.postgres.preflight import check_source
+from agent.sources.postgres.publication.slots import create_slot, drop_slot
 from agent.sources.postgres.server.connection import connect
-from agent.sources.postgres.server.slots import create_slot, drop_slot
 from agent.sources.postgres.source import PostgresSource
 from capture.embedded import EmbeddedPostgres
 from capture.embedded import postgres as embedded
@@ -101,10 +101,86 @@ def test_full_identity_without_key_is_fine_for_a_changelog(uri: str) -> None:
     assert keys_of(check(uri, mode=SinkMode.CHANGELOG)) == {"public.t": ()}
 
 
-def test_rules_that_match_nothing(uri: str) -> None:
+def test_tables_may_come_later(uri: str) -> None:
+    assert check(uri).tables == ()
     execute(uri, "CREATE TABLE t (a int PRIMARY KEY)")
-    with pytest.raises(SourceConfigError, match=r"no table of .* matches the filter rules \(of 1\)"):
-        check(uri, "other.*")
+    assert check(uri, "other.*").tables == ()
+
+
+_PARTS = """
+CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);
+CREATE TABLE r11 PARTITION OF r1 FOR VALUES FROM (0) TO (5);
+CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (10) TO (20);
+CREATE TABLE t (id int PRIMARY KEY);
+"""
+
+
+@pytest.mark.parametrize(
+    ("publication", "rules", "tables"),
+    [
+        ("", ("*.*",), {"r", "t"}),
+        ("", ("public.r*",), {"r"}),
+        ("", ("public.r1*",), {"r1"}),
+        ("", ("public.r11", "public.r2"), {"r11", "r2"}),
+        ("FOR ALL TABLES", ("*.*",), {"r11", "r2", "t"}),
+        ("FOR ALL TABLES", ("public.r11", "public.t"), {"r11", "t"}),
+        ("FOR ALL TABLES WITH (publish_via_partition_root)", ("*.*",), {"r", "t"}),
+        ("FOR TABLE r, t", ("*.*",), {"r11", "r2", "t"}),
+        ("FOR TABLE r1", ("public.r1*",), {"r11"}),
+        ("FOR TABLE r, t WITH (publish_via_partition_root)", ("*.*",), {"r", "t"}),
+        ("FOR TABLE r, r1 WITH (publish_via_partition_root)", ("public.r*",), {"r"}),
+        ("FOR TABLES IN SCHEMA public", ("*.*",), {"r11", "r2", "t"}),
+    ],
+)
+def test_tables_are_those_that_the_publication_sends(
+    uri: str, publication: str, rules: tuple[str, ...], tables: set[str]
+) -> None:
+    """Under the names under which it sends them."""
+    execute(uri, _PARTS)
+    if publication:
+        execute(uri, f"CREATE PUBLICATION mine {publication}")
+    report = check_source(
+        uri, rules, force_replicate=False, sink_mode=SinkMode.UPSERT, publication="mine" if publication else ""
+    )
+    assert {table.name for table in report.tables} == tables
+
+
+@pytest.mark.parametrize(
+    ("publication", "rules", "refusal"),
+    [
+        ("FOR TABLE r", ("public.r",), "sends the rows of public.r as rows of its partitions; name those"),
+        (
+            "FOR ALL TABLES WITH (publish_via_partition_root)",
+            ("public.r11",),
+            "rows of public.r11 as rows of public.r;",
+        ),
+        ("FOR TABLE r", ("*.*",), "publication mine lacks public.t; run: ALTER PUBLICATION mine ADD TABLE public.t"),
+        ("FOR TABLE t WITH (publish = 'insert, delete')", ("public.t",), "does not publish update, truncate, so"),
+        ("", ("public.t",), "there is no publication mine"),
+    ],
+)
+def test_a_publication_that_does_not_fit(uri: str, publication: str, rules: tuple[str, ...], refusal: str) -> None:
+    execute(uri, _PARTS)
+    if publication:
+        execute(uri, f"CREATE PUBLICATION mine {publication}")
+    with pytest.raises(SourceConfigError, match=refusal):
+        check_source(uri, rules, force_replicate=False, sink_mode=SinkMode.UPSERT, publication="mine")
+
+
+def test_a_partition_without_identity_is_one_of_its_table(uri: str) -> None:
+    """PostgreSQL does not pass REPLICA IDENTITY on: updates would be refused to the application."""
+    execute(
+        uri,
+        "CREATE TABLE r (id int) PARTITION BY RANGE (id); ALTER TABLE r REPLICA IDENTITY FULL;"
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+    )
+    with pytest.raises(
+        TableIneligibleError, match=r"public\.r has no primary key or replica identity in its partition r1"
+    ):
+        check(uri, mode=SinkMode.CHANGELOG)
+    execute(uri, "ALTER TABLE r1 REPLICA IDENTITY FULL")
+    check(uri, mode=SinkMode.CHANGELOG)
 
 
 def test_a_taken_slot_name(uri: str) -> None:

@@ -1,5 +1,6 @@
 """What a real PostgreSQL's stream says of tables that change: found once, at the right Ts, with the columns matched."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.rows.schema import TableSchema
+from agent.settings import SyncSettings
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.stream import catalog_lookup
@@ -65,13 +67,13 @@ async def test_a_new_column_comes_with_what_old_rows_hold(rig: SyncRig) -> None:
 
 
 async def test_defaults_of_a_table_that_was_written_anew_read_as_rows_do(rig: SyncRig) -> None:
-    """The generated column has it written anew: then the defaults themselves are all that tells."""
+    """Another type has it written anew: then the defaults themselves are all that tells."""
     [change] = await changes_of(
         rig,
         "INSERT INTO a VALUES (1)",
         "ALTER TABLE a ADD yes bool NOT NULL DEFAULT true, ADD host inet NOT NULL DEFAULT '10.0.0.1', "
         "ADD c char(4) NOT NULL DEFAULT 'ab', ADD n numeric(40,2) NOT NULL DEFAULT 3.5, "
-        "ADD list int[] NOT NULL DEFAULT '{1,2}', ADD twice int GENERATED ALWAYS AS (id * 2) STORED; "
+        "ADD list int[] NOT NULL DEFAULT '{1,2}', ALTER id TYPE bigint; "
         "INSERT INTO a VALUES (2)",
     )
     assert change.fills == {"yes": "t", "host": "10.0.0.1", "c": "ab  ", "n": "3.50", "list": "{1,2}"}
@@ -85,7 +87,7 @@ async def test_a_default_that_may_or_may_not_be_in_the_rows_is_known_to_be_untol
     with connect(rig.uri) as connection:
         found = look_at(connection, rig.tables[0].table_id)
     assert not found.fills
-    assert found.untold - {"id"} == {"n", "r"}
+    assert found.untold - {"id"} == {"n", "r", "twice"}
 
 
 def test_the_catalog_is_read_when_the_change_can_be_seen(rig: SyncRig) -> None:
@@ -198,8 +200,10 @@ async def test_a_new_table_in_the_publication(rig: SyncRig) -> None:
         "INSERT INTO n2 VALUES (1); COMMIT",
         "ALTER TABLE n1 RENAME v TO w; INSERT INTO n1 VALUES (2)",
     )
-    assert [change.kind for change in found] == [SchemaChangeKind.CREATE, SchemaChangeKind.ALTER]
-    created, altered = found
+    created, altered = (change for change in found if not change.is_hold)
+    assert [change.kind for change in (created, altered)] == [SchemaChangeKind.CREATE, SchemaChangeKind.ALTER]
+    [held] = (change for change in found if change.is_hold)
+    assert held.reason.startswith("table public.n2 has no key to upsert by, so it is not taken in; give it one")
     assert created.table is not None
     assert (created.table.name, created.table.key) == ("n1", ("id",))
     assert created.table.start_ts == rig.ddl()[0].ts - 1
@@ -241,3 +245,105 @@ async def test_a_key_that_changes_before_anybody_looks_counts_from_its_own_time(
         "ALTER TABLE a DROP CONSTRAINT a_pkey; ALTER TABLE a ADD PRIMARY KEY (v); INSERT INTO a VALUES (1, 'w')",
     )
     assert [change.table and change.table.key for change in found] == [("id",), ("v",)]
+
+
+_COMPUTED = [
+    "ADD new int GENERATED ALWAYS AS (id * 2) STORED",
+    "ADD new float DEFAULT random()",
+    "ADD new bigserial",
+    "ADD new int DEFAULT 7, ALTER id TYPE bigint",
+]
+
+
+@pytest.mark.parametrize("addition", _COMPUTED)
+async def test_what_a_new_column_has_computed_for_rows_that_were_there_holds_the_table(
+    rig: SyncRig, addition: str
+) -> None:
+    """It was NULL, with a line in the log. A table without rows has nothing to lose."""
+    found = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        f"ALTER TABLE a {addition}",
+        "ALTER TABLE b " + re.sub(r"\bid\b", "x", addition),
+        "INSERT INTO a (id) VALUES (2)",
+        "INSERT INTO b (x, y) VALUES (2, 2)",
+    )
+    assert [(change.kind, change.table and change.table.name) for change in found] == [
+        (SchemaChangeKind.HOLD, "a"),
+        (SchemaChangeKind.ALTER, "b"),
+    ]
+    assert "new column new" in found[0].reason
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+async def test_a_table_that_is_dropped_and_created_again_takes_its_place(
+    postgres: EmbeddedPostgres, tmp_path: Path, is_all: bool
+) -> None:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a", "b"], publication="FOR ALL TABLES" if is_all else "")
+    rig.rules = ("public.*",)
+    publish = "" if is_all else f"ALTER PUBLICATION {rig.names.publication} ADD TABLE a; "
+    again = f"CREATE TABLE a (k int PRIMARY KEY); {publish}INSERT INTO a VALUES (1)"
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        rig.execute(f"BEGIN; INSERT INTO a VALUES (2); DROP TABLE a; {again}; COMMIT")
+        await rig.wait_resolved()
+        rig.execute(f"BEGIN; ALTER TABLE a RENAME TO old; {again}; COMMIT")
+        rig.execute("INSERT INTO old VALUES (2)")
+        await rig.wait_resolved()
+        rig.execute("DROP TABLE old")
+        await rig.wait_resolved()
+        await rig.wait_resolved()
+    found = [[(change.kind, change.table and change.table.name) for change in record.changes] for record in rig.ddl()]
+    assert found == [
+        [(SchemaChangeKind.DROP, None), (SchemaChangeKind.CREATE, "a")],
+        [(SchemaChangeKind.RENAME, "old"), (SchemaChangeKind.CREATE, "a")],
+        [(SchemaChangeKind.DROP, None)],
+    ]
+    drop_slots(rig)
+
+
+async def test_a_table_that_is_created_again_and_not_published_is_held(rig: SyncRig) -> None:
+    rig.rules = ("public.*",)
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+        rig.execute("DROP TABLE a; CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+        await rig.wait_resolved()
+    [record] = rig.ddl()
+    assert [change.kind for change in record.changes] == [SchemaChangeKind.HOLD]
+    assert "table public.a was dropped and created again, and the new one is not published" in record.changes[0].reason
+
+
+@pytest.mark.parametrize(
+    ("statements", "kinds"),
+    [
+        (("CREATE TABLE n (id int PRIMARY KEY)", "{publish}", "", "INSERT INTO n VALUES (1)"), ["create"]),
+        (("CREATE TABLE n (id int PRIMARY KEY)", "INSERT INTO n VALUES (1)", "{publish}", ""), ["hold"]),
+        (("BEGIN; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1); {publish}; COMMIT",), ["hold"]),
+        (
+            (
+                "BEGIN; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1); {publish}; "
+                "INSERT INTO n VALUES (2); COMMIT",
+            ),
+            ["hold"],
+        ),
+        (("BEGIN; CREATE TABLE n (id int PRIMARY KEY); {publish}; INSERT INTO n VALUES (1); COMMIT",), ["create"]),
+    ],
+)
+async def test_a_new_table_is_taken_in_only_with_all_its_rows(
+    rig: SyncRig, statements: tuple[str, ...], kinds: list[str]
+) -> None:
+    """An empty statement: time passes."""
+    rig.rules = ("public.*",)
+    rig.settings = SyncSettings(progress_s=0.05)
+    async with rig.running():
+        for statement in statements:
+            if statement:
+                rig.execute(statement.format(publish=f"ALTER PUBLICATION {rig.names.publication} ADD TABLE n"))
+            else:
+                for _ in range(3):
+                    await rig.wait_resolved()
+        for _ in range(3):
+            await rig.wait_resolved()
+    assert [change.kind.value for record in rig.ddl() for change in record.changes] == kinds

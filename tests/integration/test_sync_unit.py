@@ -7,12 +7,12 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from agent.errors import LogFencedError, PositionLostError, SourceConfigError
+from agent.errors import LogFencedError, PositionLostError
 from agent.log.head import LogWriter
 from agent.settings import SyncSettings
 from agent.sources.postgres.decode.types import ENUM_OID
+from agent.sources.postgres.publication.slots import drop_slot, slot_status
 from agent.sources.postgres.server.connection import Connection, connect
-from agent.sources.postgres.server.slots import drop_slot, slot_status
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import CaptureId, Ts
 from reactor.records.changefeed import LogHead
@@ -206,24 +206,6 @@ async def test_an_application_may_update_a_table_without_identity(postgres: Embe
         assert [event[3][:1] for event in logged] == [b"I", b"I", b"U", b"T"]
     finally:
         drop_slots(rig)
-
-
-async def test_a_publication_that_shrinks_is_not_passed_over_in_silence(rig: SyncRig) -> None:
-    rig.settings = SyncSettings(source_check_s=0.1, progress_s=0.1)
-
-    async def shrink() -> None:
-        await rig.wait_resolved()
-        rig.execute("DROP TABLE c")
-        await rig.wait_resolved()
-        rig.execute(f"ALTER PUBLICATION {rig.names.publication} DROP TABLE b")
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(shrink)
-        with pytest.raises(SourceConfigError, match=r"table public\.b was taken out of publication"):
-            await rig.unit().run()
-    rig.execute(f"DROP PUBLICATION {rig.names.publication}")
-    with pytest.raises(SourceConfigError, match=f"publication {rig.names.publication} is gone"):
-        await rig.unit().run()
 
 
 async def test_a_lost_slot_is_an_error_that_says_so(rig: SyncRig) -> None:

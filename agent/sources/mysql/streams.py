@@ -11,7 +11,7 @@ from agent.errors import SourceConfigError
 from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
 from agent.ports.source import Position, Scope, StreamOrder
-from agent.rows.arena import Arena
+from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.schema_change import known_tables
 from agent.sources.mysql.binlog.recover import forgotten
@@ -50,9 +50,6 @@ class MysqlStreams:
         except BaseException:
             connection.close()
             raise
-
-    def check(self) -> None:
-        """A binlog has everything."""
 
     def _start(
         self, connection: Connection, at: Position, arena: Arena, ddl: Sequence[DdlRecord], reread: Reread
@@ -120,6 +117,10 @@ class MysqlStream:
         self._connection = connection
         self._reread = reread
         self.stream = stream
+
+    def prove(self, cut: LogChunk) -> LogChunk:
+        """A binlog has everything."""
+        return cut
 
     def abort(self) -> None:
         self._connection.abort()

@@ -4,40 +4,28 @@ Nothing is changed at the source. The first thing that does not fit is raised, i
 it: connection, server settings, privilege, room for one more slot, then the tables.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from agent.errors import SourceAuthError, SourceConfigError, TableIneligibleError
 from agent.filter.tables import TableFilter
 from agent.ports.source import SourceReport
+from agent.sources.postgres.publication import choosing, published
+from agent.sources.postgres.publication.published import Catalog, one_moment
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
+from agent.sources.postgres.server.keys import Key, key_columns, read_keys
 from agent.sources.postgres.server.sql import identifier, literal, qualified
 from reactor.records.changefeed import SinkMode, TableRecord
 
 _VERSION_MIN = 14
-#: ordinary and partitioned tables (these appear as one table); no partitions, nothing without WAL
+#: ordinary and partitioned tables, and partitions; nothing without WAL
 _TABLES_SQL = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, greatest(c.reltuples, 0)::int8
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
- WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
    AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
  ORDER BY n.nspname, c.relname
-"""
-#: columns of every index that can be a key, best first: the replica identity, the primary key, then by name
-_KEYS_SQL = """
-SELECT i.indrelid::int8, i.indexrelid::int8, i.indisprimary, i.indisreplident, a.attname
-  FROM pg_catalog.pg_index i
-  JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
- CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
-  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
- WHERE i.indrelid IN ({ids}) AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
-   AND k.place <= i.indnkeyatts
-   AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY e(attnum, place)
-                     LEFT JOIN pg_catalog.pg_attribute b ON b.attrelid = i.indrelid AND b.attnum = e.attnum
-                    WHERE e.place <= i.indnkeyatts AND b.attnotnull IS NOT TRUE)
- ORDER BY i.indrelid, i.indisreplident DESC, i.indisprimary DESC, x.relname, k.place
 """
 
 
@@ -48,6 +36,8 @@ class _Table:
     record: TableRecord
     identity: str
     has_primary_key: bool = False
+    #: a partition that has no identity, though the table may have one
+    leaf: str = ""
 
     @property
     def sends_keys(self) -> bool:
@@ -63,12 +53,14 @@ def check_source(
     sink_mode: SinkMode,
     new_slot: str = "",
     new_publication: str = "",
+    publication: str = "",
 ) -> SourceReport:
     """Look at everything; ``new_slot`` and ``new_publication`` are still to be made: empty where that has happened.
+    ``publication``: one of the user's.
 
     :raises SourceUnreachableError: nobody answers.
     :raises SourceAuthError: user, password or privilege refused.
-    :raises SourceConfigError: the server is not set up for capture, or no table matches the rules.
+    :raises SourceConfigError: the server is not set up for capture, or the publication is not.
     :raises TableIneligibleError: a table without a usable key, and ``force_replicate`` is off.
     """
     wanted = TableFilter(rules)
@@ -77,7 +69,7 @@ def check_source(
         _check_server(connection)
         if new_slot:
             _check_room(connection, new_slot)
-        tables = _find_tables(connection, wanted)
+        tables = _find_tables(connection, wanted, publication, is_free=force_replicate)
         if not force_replicate:
             _check_keys(tables, sink_mode)
         _check_rights(connection, [table.record for table in tables], new_publication)
@@ -110,7 +102,7 @@ def _check_room(connection: Connection, slot: str) -> None:
 def _check_rights(connection: Connection, tables: Sequence[TableRecord], new_publication: str) -> None:
     """Reading is needed for the snapshot; publishing a table is its owner's alone."""
     user, target = connection.target.user, connection.target
-    ids = ", ".join(str(table.table_id) for table in tables)
+    ids = ", ".join(str(table.table_id) for table in tables) or "0"
     rows = connection.query(
         "SELECT n.nspname, c.relname, has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), "
         "pg_has_role(c.relowner, 'USAGE') FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
@@ -141,65 +133,59 @@ def _setting(connection: Connection, name: str) -> str:
     return str(connection.query(f"SELECT pg_catalog.current_setting({literal(name)})")[0][0])
 
 
-def _find_tables(connection: Connection, wanted: TableFilter) -> list[_Table]:
-    rows = connection.query(_TABLES_SQL)
-    matching = [row for row in rows if wanted.wants(str(row[1]), str(row[2]))]
-    if not matching:
+def _find_tables(connection: Connection, wanted: TableFilter, publication: str, *, is_free: bool) -> list[_Table]:
+    """May be none: they can come later."""
+    rows = {int(row[0] or 0): row for row in connection.query(_TABLES_SQL)}
+    with one_moment(connection):
+        catalog = published.read(connection, [publication] if publication else [], rows)
+
+    def wants(table: int) -> bool:
+        return table in rows and wanted.wants(str(rows[table][1]), str(rows[table][2]))
+
+    if publication:
+        _check_publication(connection, catalog, publication, is_free=is_free)
+        chosen = choosing.for_theirs(list(rows), catalog, publication, wants)
+    else:
+        chosen = choosing.for_ours(list(rows), catalog.parents, wants)
+    keys = read_keys(connection, [str(table) for table in rows])
+    return [
+        _table(rows[table], keys, [rows[leaf] for leaf in catalog.leaves(table) if leaf in rows]) for table in chosen
+    ]
+
+
+def _check_publication(connection: Connection, catalog: Catalog, name: str, *, is_free: bool) -> None:
+    """:raises SourceConfigError: it is not there, or does not send everything."""
+    found = catalog.publications.get(name)
+    if found is None:
         raise SourceConfigError(
-            f"no table of {connection.target} matches the filter rules (of {len(rows)}); write them as schema.table, "
-            'for example "public.*"'
+            f"there is no publication {name} on {connection.target}; create it, or leave it out of the configuration"
         )
-    keys = _read_keys(connection, [str(row[0]) for row in matching])
-    return [_table(row, keys.get(int(row[0] or 0), [])) for row in matching]
+    if found.lacks and not is_free:
+        raise SourceConfigError(
+            f"publication {name} does not publish {', '.join(found.lacks)}, so such changes would be missing; run: "
+            f"ALTER PUBLICATION {identifier(name)} SET (publish = 'insert, update, delete, truncate')"
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    columns: tuple[str, ...]
-    is_primary: bool
-    is_identity: bool
-
-
-def _read_keys(connection: Connection, table_ids: Sequence[str]) -> dict[int, list[_Key]]:
-    rows = connection.query(_KEYS_SQL.format(ids=", ".join(table_ids)))
-    keys: dict[int, list[_Key]] = {}
-    for (table, _, is_primary, is_identity), columns in groupby(rows, key=lambda row: row[:4]):
-        key = _Key(tuple(str(row[4]) for row in columns), is_primary == "t", is_identity == "t")
-        keys.setdefault(int(table or 0), []).append(key)
-    return keys
-
-
-def key_of(connection: Connection, table_id: int) -> tuple[str, ...]:
-    """What updates and deletes of a table carry; empty where they carry nothing to upsert by, or the table is gone."""
-    rows = connection.query(f"SELECT relreplident FROM pg_catalog.pg_class WHERE oid = {int(table_id)}")
-    keys = _read_keys(connection, [str(int(table_id))]).get(table_id, [])
-    return _key_columns(str(rows[0][0]), keys) if rows else ()
-
-
-def _table(row: Sequence[str | None], keys: Sequence[_Key]) -> _Table:
+def _table(
+    row: Sequence[str | None], all_keys: Mapping[int, Sequence[Key]], leaves: Sequence[Sequence[str | None]]
+) -> _Table:
+    """``leaves``: of a partitioned table, whose rows say which they are in their partition's way."""
     table_id, schema, name, identity, rows = row
+    keys = all_keys.get(int(table_id or 0), [])
     record = TableRecord(
         table_id=int(table_id or 0),
         schema_name=str(schema),
         name=str(name),
-        key=_key_columns(str(identity), keys),
+        key=key_columns(str(identity), keys),
         rows_estimated=int(rows or 0),
     )
-    return _Table(record, str(identity), any(key.is_primary for key in keys))
-
-
-def _key_columns(identity: str, keys: Sequence[_Key]) -> tuple[str, ...]:
-    """The key that updates and deletes will carry; with a full identity every key is carried."""
-    match identity:
-        case "i":
-            usable = [key for key in keys if key.is_identity]
-        case "d":
-            usable = [key for key in keys if key.is_primary]
-        case "f":
-            usable = list(keys)
-        case _:
-            usable = []
-    return usable[0].columns if usable else ()
+    found = _Table(record, str(identity), any(key.is_primary for key in keys))
+    for leaf in leaves:
+        theirs = _table(leaf, all_keys, ())
+        if not theirs.sends_keys:
+            return replace(found, identity=theirs.identity, has_primary_key=False, leaf=theirs.record.name)
+    return found
 
 
 def _check_keys(tables: Sequence[_Table], sink_mode: SinkMode) -> None:
@@ -219,4 +205,6 @@ def _check_keys(tables: Sequence[_Table], sink_mode: SinkMode) -> None:
 
 
 def _identity_words(table: _Table) -> str:
+    if table.leaf:
+        return f" or replica identity in its partition {table.leaf}"
     return " as replica identity (it is set to NOTHING)" if table.identity == "n" else " or replica identity"

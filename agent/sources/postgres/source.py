@@ -9,18 +9,19 @@ from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceRepo
 from agent.rows.schema import TableSchema
 from agent.sources.common.starts import refuse_future
 from agent.sources.postgres.preflight import check_source
-from agent.sources.postgres.server import slots
+from agent.sources.postgres.publication import slots
+from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.catalog import read_schemas
-from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
-from agent.sources.postgres.server.slots import Names
+from agent.sources.postgres.server.terms import AllTerms, read_terms, refuse_unsent
 from agent.sources.postgres.server.uri import parse_uri
 from agent.sources.postgres.snapshot.dump import PostgresDumper
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
 from agent.sources.postgres.snapshot.rows import read_table, session
 from agent.sources.postgres.streams import PostgresStreams
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.changefeed import FilterConfig, TableRecord
 
 
 class PostgresSource:
@@ -45,16 +46,23 @@ class PostgresSource:
         return self._names
 
     @property
+    def _publications(self) -> tuple[str, ...]:
+        return slots.all_publications(self._names)
+
+    @property
     def numbers_readers(self) -> bool:
         return False  # it knows slots
 
     @property
     def dumper(self) -> PostgresDumper:
-        return PostgresDumper(self._uri, self._names.slot)
+        return PostgresDumper(self._uri, self._names.slot, self._publications)
 
     def check(self) -> SourceReport:
         names = self._names
-        return self._check(new_slot=names.slot, new_publication=names.publication if names.owns_publication else "")
+        report = self._check(new_slot=names.slot, new_publication=names.publication if names.owns_publication else "")
+        with connect(self._uri) as connection:
+            refuse_unsent(connection, self._publications, report.tables, self._scope.config.filter)
+        return report
 
     def discover(self) -> SourceReport:
         return self._check()
@@ -84,18 +92,19 @@ class PostgresSource:
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
         if start_ts:
             self.check_start(start_ts)
-        return Position(slots.open_upstream(self._uri, self._names, tables))
+        return slots.open_upstream(self._uri, self._names, tables)
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
         with connect(self._uri) as connection:
-            return read_schemas(connection, list(table_ids))
+            return read_schemas(connection, list(table_ids), read_terms(connection, self._publications))
 
     def streams(self, order: StreamOrder) -> PostgresStreams:
         return PostgresStreams(self._uri, self._names, order, self._scope)
 
     def snapshot(self, tables: Sequence[TableRecord], log: Position) -> "PostgresSnapshot":
         name = f"{self._names.slot[:52]}_compare"
-        return PostgresSnapshot(self._uri, create_slot(self._uri, name, is_temporary=True))
+        export = create_slot(self._uri, name, is_temporary=True)
+        return PostgresSnapshot(self._uri, export, self._publications, self._scope.config.filter)
 
     def current_ts(self, log: Position = BEGIN) -> Ts:
         """A commit record starts before the end of what is written."""
@@ -115,15 +124,18 @@ class PostgresSource:
             sink_mode=scope.sink_mode,
             new_slot=new_slot,
             new_publication=new_publication,
+            publication="" if self._names.owns_publication else self._names.publication,
         )
 
 
 class PostgresSnapshot:
     """The database under one exported snapshot."""
 
-    def __init__(self, uri: str, export: ExportedSnapshot) -> None:
+    def __init__(self, uri: str, export: ExportedSnapshot, publications: Sequence[str], filter: FilterConfig) -> None:
         self._uri = uri
         self._export = export
+        self._publications = publications
+        self._filter = filter
 
     @property
     def ts(self) -> Ts:
@@ -131,10 +143,16 @@ class PostgresSnapshot:
 
     def schema(self, table: TableRecord) -> TableSchema:
         with session(self._uri, self._export.snapshot) as connection:
-            return read_schemas(connection, [table.table_id])[table.table_id]
+            refuse_unsent(connection, self._publications, [table], self._filter)
+            return read_schemas(connection, [table.table_id], self._terms(connection))[table.table_id]
 
     def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
-        return read_table(self._uri, schema, self._export.snapshot)
+        with session(self._uri, self._export.snapshot) as connection:
+            rows = self._terms(connection).of(schema.table_id).rows
+        return read_table(self._uri, schema, self._export.snapshot, rows=rows)
+
+    def _terms(self, connection: Connection) -> AllTerms:
+        return read_terms(connection, self._publications)
 
     def close(self) -> None:
         self._export.close()

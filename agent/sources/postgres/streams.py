@@ -4,23 +4,25 @@ Before each opening it is checked that the server is the one it was, and that th
 stands. A stream that declares a type without a binary form is opened again, in text form, from then on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import structlog
 
-from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceUnreachableError
+from agent.errors import NEW_SNAPSHOT, PositionLostError
 from agent.filter.tables import TableFilter
 from agent.ports.source import Position, Scope, StreamOrder, StreamRestart
-from agent.rows.arena import Arena
+from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import known_tables
-from agent.sources.postgres.server import slots
+from agent.sources.postgres.publication import slots
+from agent.sources.postgres.publication.prover import Prover, Wants
+from agent.sources.postgres.publication.slots import Names
+from agent.sources.postgres.publication.truncations import Truncations
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
-from agent.sources.postgres.server.slots import Names
-from agent.sources.postgres.stream.catalog_lookup import Look, look_at
+from agent.sources.postgres.stream.catalog_lookup import Look, has_untold, look_at
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
 from agent.sources.postgres.stream.stream import ReplicationStream
@@ -48,17 +50,12 @@ class PostgresStreams:
         connection = connect(self._uri, replication=True)
         try:
             self._check_identity(connection, at.ts)
-            return PostgresStream(connection, self._start(connection, publications, at.ts, arena))
+            truncations = Truncations()
+            stream = self._start(connection, publications, at.ts, arena, truncations)
+            return PostgresStream(connection, stream, self._prover(at, truncations))
         except BaseException:
             connection.close()
             raise
-
-    def check(self) -> None:
-        try:
-            with connect(self._uri) as connection:
-                slots.check_members(connection, self._names, list(self._known))
-        except SourceUnreachableError as error:
-            _log.info("publication could not be looked at", error=str(error))
 
     def _check_position(self, resolved_ts: Ts) -> tuple[str, ...]:
         """Also returns the publications.
@@ -72,8 +69,23 @@ class PostgresStreams:
                 slots.evict_reader(session, names.slot)
             slots.check_position(session, names.slot, resolved_ts)
             publications = slots.publications(session, names)
-            slots.check_members(session, names, self._known)
         return publications
+
+    def _prover(self, at: Position, truncations: Truncations) -> Prover:
+        return Prover(
+            partial(connect, self._uri),
+            slots.all_publications(self._names),
+            {table: known.record for table, known in self._known.items()},
+            at=at.ts,
+            proof=at.text,
+            wants=self._wants(),
+            truncations=truncations,
+        )
+
+    def _wants(self) -> Wants:
+        config = self._scope.config
+        is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
+        return Wants(TableFilter(config.filter.rules).wants, lambda table: is_free or bool(table.key))
 
     def _check_identity(self, connection: Connection, resolved_ts: Ts) -> None:
         found = read_identity(connection)
@@ -93,9 +105,14 @@ class PostgresStreams:
             )
 
     def _start(
-        self, connection: Connection, publications: Sequence[str], resolved_ts: Ts, arena: Arena
+        self,
+        connection: Connection,
+        publications: Sequence[str],
+        resolved_ts: Ts,
+        arena: Arena,
+        truncations: Truncations,
     ) -> ReplicationStream:
-        resolver = TypeResolver(partial(connect, self._uri), sorted(self._known))
+        resolver = TypeResolver(partial(connect, self._uri), sorted(self._known), publications)
         binary = not (self._is_text or resolver.needs_text)
         tracker = self._tracker()
         stream = ReplicationStream(
@@ -105,24 +122,25 @@ class PostgresStreams:
             is_wanted=tracker.is_wanted,
             resolve=partial(self._resolve, resolver, binary=binary),
             tracker=tracker,
+            truncations=truncations,
         )
         stream.start(self._names.slot, publications, binary=binary)
         return stream
 
     def _tracker(self) -> SchemaTracker:
-        config = self._scope.config
-        is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
+        wants = self._wants()
         return SchemaTracker(
-            self._known,
-            wants=TableFilter(config.filter.rules).wants,
-            takes=lambda table: is_free or bool(table.key),
-            look=self._look,
+            self._known, wants=wants.named, takes=wants.takes, look=self._look, has_untold=self._has_untold
         )
 
     def _look(self, table_id: int) -> Look:
         """Through a session of its own, as every question: see ``_check_position``."""
         with connect(self._uri) as session:
             return look_at(session, table_id)
+
+    def _has_untold(self, table_id: int, columns: Collection[str]) -> bool:
+        with connect(self._uri) as session:
+            return has_untold(session, table_id, columns)
 
     def _resolve(self, resolver: TypeResolver, declared: TableSchema, *, binary: bool) -> TableSchema:
         try:
@@ -136,12 +154,18 @@ class PostgresStreams:
 class PostgresStream:
     """``agent.ports.source.OpenStream``."""
 
-    def __init__(self, connection: Connection, stream: ReplicationStream) -> None:
+    def __init__(self, connection: Connection, stream: ReplicationStream, prover: Prover) -> None:
         self._connection = connection
+        self._prover = prover
         self.stream = stream
+
+    def prove(self, cut: LogChunk) -> LogChunk:
+        return self._prover.prove(cut)
 
     def abort(self) -> None:
         self._connection.abort()
+        self._prover.abort()
 
     def close(self) -> None:
         self._connection.close()
+        self._prover.close()

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from agent.errors import NEW_SNAPSHOT, PositionLostError, SnapshotLostByGCError
-from agent.sources.postgres.server import slots
+from agent.sources.postgres.publication import slots
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.refusals import refusal
 from agent.sources.postgres.server.uri import parse_uri

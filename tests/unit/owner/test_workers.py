@@ -7,7 +7,7 @@ import pytest
 from owner.feed.workers import Placement, Stage, WorkerManager, WorkerOrder, first_epoch
 from owner.progress.units import SEQUENCES, current_unit, ordinal, tables_of
 from owner.settings import WorkerSettings
-from reactor.ids import CaptureId
+from reactor.ids import CaptureId, Ts
 from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
 from reactor.records.changefeed import Mode, TableRecord, Unit, UnitRecord, UnitStage
 from tests.unit.owner.owner_build import A, B, C, error
@@ -77,6 +77,7 @@ def test_tables_are_known_only_when_the_sink_has_them() -> None:
     assert tables_of(Mode.INCREMENTAL, record(Unit.SYNC)) == (TABLE,)
     assert tables_of(Mode.FULL, record(Unit.LOAD, FINISHED)) is None
     assert tables_of(Mode.ALL, UnitRecord(unit=Unit.SYNC, stage=RUNNING)) is None, "not complete yet"
+    assert tables_of(Mode.ALL, UnitRecord(unit=Unit.SYNC, stage=RUNNING, start_ts=Ts(5))) == (), "they come later"
 
 
 def test_dump_load_sync_stay_on_one_capture() -> None:

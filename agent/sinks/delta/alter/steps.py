@@ -87,7 +87,7 @@ def take_over(place: TablePlace, writer: Writer, change: SchemaChange, descripti
 
     def attempt(table: DeltaTable) -> None:
         gone_ts = dropped_ts(table)
-        if gone_ts is None or gone_ts >= change.ts:
+        if gone_ts is None or gone_ts > change.ts:
             return  # taken over already, or by a later one
         positions = {
             delta_table.record_id(writer.changefeed, TableSpan(record.table_id)): int(record.start_ts),

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import SourceConfigError
 from agent.filter.tables import TableFilter
 from agent.sources.mysql.decode.table_ids import check_distinct, table_id
 from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS
@@ -51,17 +50,11 @@ class _Index:
 
 
 def find_tables(connection: Connection, wanted: TableFilter) -> list[FoundTable]:
-    """The tables that the rules want.
-
-    :raises SourceConfigError: there are none.
-    """
+    """The tables that the rules want; there may be none yet."""
     rows = [row for row in connection.query(_TABLES_SQL) if row[0] not in SYSTEM_SCHEMAS]
     matching = [row for row in rows if wanted.wants(str(row[0]), str(row[1]))]
     if not matching:
-        raise SourceConfigError(
-            f"no table of {connection.target} that user {connection.target.user} may see matches the filter rules "
-            f'(of {len(rows)}); write them as database.table, for example "shop.*"'
-        )
+        return []
     check_distinct((str(row[0]), str(row[1])) for row in matching)
     schemas = ", ".join(literal(name) for name in sorted({str(row[0]) for row in matching}))
     keys, indexes = _key_columns(connection, schemas), _indexes(connection, schemas)

@@ -1,7 +1,7 @@
 """Table definitions from the catalog, in the shape in which the stream's Relation messages will declare them.
 
-Generated columns are left out, as pgoutput leaves them out; enums and domains are resolved; a column is a key column
-when the table's replica identity says so. Under an exported snapshot this is the definition of exactly that moment.
+Columns that the publications do not send are left out (``terms``); enums and domains are resolved; a column is a key
+column when the table's replica identity says so. Under an exported snapshot it is the definition of that very moment.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from agent.errors import SourceConfigError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.server.sql import qualified
+from agent.sources.postgres.server.terms import AllTerms
 
 _COLUMNS_SQL: Final = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, a.attname, a.atttypid::int8, a.atttypmod,
@@ -23,13 +24,17 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, a.attname, a.atttypid:
            SELECT unnest(i.indkey::int2[]) FROM pg_catalog.pg_index i
             WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END
          ), false)
-       END, a.attnum::int4
+       END, a.attnum::int4, a.attgenerated
   FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
  WHERE c.oid IN ({ids})
  ORDER BY c.oid, a.attnum
 """
+
+
+#: where nobody has made a publication
+ALL_COLUMNS: Final = AllTerms()
 
 
 class Queries(Protocol):
@@ -38,8 +43,10 @@ class Queries(Protocol):
     def query(self, sql: str) -> Sequence[Sequence[Any]]: ...
 
 
-def read_schemas(connection: Queries, table_ids: Sequence[int]) -> dict[int, TableSchema]:
-    """The tables' definitions by id.
+def read_schemas(
+    connection: Queries, table_ids: Sequence[int], terms: AllTerms = ALL_COLUMNS
+) -> dict[int, TableSchema]:
+    """The tables' definitions by id, as the publications of these ``terms`` send them.
 
     :raises SourceConfigError: a table is gone.
     """
@@ -50,7 +57,9 @@ def read_schemas(connection: Queries, table_ids: Sequence[int]) -> dict[int, Tab
     schemas = {}
     for table_id, group in groupby(rows, key=lambda row: int(row[0])):
         columns = list(group)
+        own = terms.of(table_id)
         _, schema_name, name, identity = columns[0][:4]
+        columns = [row for row in columns if own.sends(row[4], row[10])]
         resolved = tuple(types.resolve_column(_column(row), user_types) for row in columns)
         schemas[table_id] = TableSchema(table_id, schema_name, name, resolved, identity)
     if missing := [table for table in table_ids if table not in schemas]:
@@ -59,7 +68,7 @@ def read_schemas(connection: Queries, table_ids: Sequence[int]) -> dict[int, Tab
 
 
 def _column(row: Sequence[Any]) -> Column:
-    name, type_id, modifier, type_name, is_key, place = row[4:]
+    name, type_id, modifier, type_name, is_key, place, _ = row[4:]
     return Column(name, int(type_id), int(modifier), type_name, is_key in ("t", True), place=int(place))
 
 

@@ -23,7 +23,7 @@ L1, keeps the changes since). Then, table by table:
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -32,7 +32,9 @@ from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan
 from agent.rows.schema import TableSchema
+from agent.sources.postgres.publication.prover import first_proof
 from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.terms import AllTerms, read_terms
 from agent.sources.postgres.server.uri import Target, parse_uri
 from agent.sources.postgres.snapshot import rows as snapshot
 from agent.sources.postgres.snapshot.chunks import Chunk, ChunkPlan
@@ -57,11 +59,12 @@ class ChunkTask:
     filter: FilterConfig
     key: tuple[str, ...]
     open_sink: Callable[[], Sink]
+    rows: str
 
 
 def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
     """Runs on an executor. :raises WeirError: source or sink failed; nothing of the chunk counts."""
-    batches = snapshot.read_chunk(task.source, task.snapshot, task.schema, task.chunk, task.key)
+    batches = snapshot.read_chunk(task.source, task.snapshot, task.schema, task.chunk, task.key, rows=task.rows)
     schema, rows = filter_snapshot(task.filter, task.schema, batches)
     return tuple(task.open_sink().stage(schema, task.chunk_id, rows, task.ts))
 
@@ -70,9 +73,10 @@ class PostgresDumper:
     """``agent.ports.source.Dumper``. The tables of an order are published already: what changes between the slot's
     start and a later publication would be in neither snapshot nor stream."""
 
-    def __init__(self, uri: str, slot: str) -> None:
+    def __init__(self, uri: str, slot: str, publications: Sequence[str] = ()) -> None:
         self._target = parse_uri(uri)
         self._slot = slot
+        self._publications = publications
 
     @contextmanager
     def open(
@@ -84,8 +88,12 @@ class PostgresDumper:
             self._export(order.epoch, is_resumed=is_resumed) as export,
             snapshot.session(self._target, export.snapshot) as guard,
         ):
-            plan = plan_tables(order, guard, start_ts=export.start_ts, previous=known, done=done)
-            yield PostgresDump(order, plan, export, guard, executor)
+            tables = [table.table_id for table in order.tables]
+            position = known.position if known else first_proof(guard, self._publications, tables)
+            terms = read_terms(guard, self._publications)
+            plan = plan_tables(order, guard, start_ts=export.start_ts, previous=known, done=done, terms=terms)
+            plan = replace(plan, position=position)
+            yield PostgresDump(order, plan, export, guard, executor, terms)
 
     def settle(self, tables: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
         """The plan says it all."""
@@ -112,12 +120,19 @@ class PostgresDump:
     """``agent.ports.snapshot.DumpSession``. ``guard`` is the session that holds the tables' locks."""
 
     def __init__(
-        self, order: DumpOrder, plan: Plan, export: ExportedSnapshot, guard: Connection, executor: Executor
+        self,
+        order: DumpOrder,
+        plan: Plan,
+        export: ExportedSnapshot,
+        guard: Connection,
+        executor: Executor,
+        terms: AllTerms,
     ) -> None:
         self._order = order
         self._export = export
         self._guard = guard
         self._executor = executor
+        self._terms = terms
         self.plan = plan
 
     def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
@@ -132,6 +147,7 @@ class PostgresDump:
             filter=self._order.filter,
             key=table.record.key,
             open_sink=self._order.open_sink,
+            rows=self._terms.of(table.record.table_id).rows,
         )
         name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
         [files] = self._executor.map(stage_chunk, [task], description=name)

@@ -9,15 +9,22 @@ from dataclasses import dataclass, replace
 from agent.errors import SourceUnreachableError
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
 from agent.rows.schema import TableSchema
-from agent.sources.postgres.server.catalog import leaves_sql, read_schemas, rows_of
+from agent.sources.postgres.server.catalog import ALL_COLUMNS, leaves_sql, read_schemas, rows_of
 from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.terms import AllTerms
 from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind, plan_chunks
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 
 
 def plan_tables(
-    order: DumpOrder, connection: Connection, *, start_ts: Ts, previous: Plan | None, done: DoneChunks
+    order: DumpOrder,
+    connection: Connection,
+    *,
+    start_ts: Ts,
+    previous: Plan | None,
+    done: DoneChunks,
+    terms: AllTerms = ALL_COLUMNS,
 ) -> Plan:
     """Plan all tables of the order in the connection's transaction, which stands under the snapshot of ``start_ts``.
 
@@ -27,7 +34,7 @@ def plan_tables(
     :raises SourceError: a table is gone or was rewritten just now, or the source failed.
     """
     known = {table.record.table_id: table for table in previous.tables} if previous else {}
-    tables = _Planner(order, connection, start_ts, known, done).plan()
+    tables = _Planner(order, connection, start_ts, known, done, terms).plan()
     return Plan(order.epoch, previous.start_ts if previous else start_ts, tables)
 
 
@@ -40,10 +47,11 @@ class _Planner:
     start_ts: Ts
     known: Mapping[int, TablePlan]
     done: DoneChunks
+    terms: AllTerms
 
     def plan(self) -> tuple[TablePlan, ...]:
         unfinished = [record.table_id for record in self.order.tables if not self._is_finished(record.table_id)]
-        schemas = read_schemas(self.connection, unfinished)
+        schemas = read_schemas(self.connection, unfinished, self.terms)
         _lock(self.connection, list(schemas.values()))
         return tuple(
             self._plan_table(record, schemas[record.table_id])

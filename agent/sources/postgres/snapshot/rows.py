@@ -21,6 +21,7 @@ from agent.sources.postgres.server.catalog import rows_of
 from agent.sources.postgres.server.connection import QUALIFIED_NAMES_SQL, Connection, connect
 from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
 from agent.sources.postgres.server.sql import identifier, literal, output_text
+from agent.sources.postgres.server.terms import ALL_ROWS
 from agent.sources.postgres.server.uri import Target
 from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE, Chunk
 
@@ -51,37 +52,46 @@ def session(source: str | Target, snapshot: str | None) -> Iterator[Connection]:
 
 
 def read_chunk(
-    source: str | Target, snapshot: str | None, schema: TableSchema, chunk: Chunk, key: Collection[str] = ()
+    source: str | Target,
+    snapshot: str | None,
+    schema: TableSchema,
+    chunk: Chunk,
+    key: Collection[str] = (),
+    *,
+    rows: str = ALL_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """The chunk's rows, in batches of ``types.arrow_schema(schema)``. ``key``: columns that tell rows apart.
+    ``rows``: a condition (see ``terms``).
 
     :raises SourceError: the source refused or failed, or the snapshot is gone.
     :raises DecodeError: a value that is not of its column's type, or as a part of a key could be taken for another one.
     """
     with session(source, snapshot) as connection:
-        yield from copy_rows(connection, schema, chunk, key)
+        yield from copy_rows(connection, schema, chunk, key, rows=rows)
 
 
-def read_table(source: str | Target, schema: TableSchema, snapshot: str | None = None) -> Iterator[pa.RecordBatch]:
+def read_table(
+    source: str | Target, schema: TableSchema, snapshot: str | None = None, *, rows: str = ALL_ROWS
+) -> Iterator[pa.RecordBatch]:
     """All rows of a table, for comparisons."""
-    return read_chunk(source, snapshot, schema, WHOLE_TABLE)
+    return read_chunk(source, snapshot, schema, WHOLE_TABLE, rows=rows)
 
 
 def copy_rows(
-    connection: Connection, schema: TableSchema, chunk: Chunk, key: Collection[str] = ()
+    connection: Connection, schema: TableSchema, chunk: Chunk, key: Collection[str] = (), *, rows: str = ALL_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch."""
     if not schema.columns:
         return
-    statement = copy_statement(schema, chunk, rows_of(connection, schema))
+    statement = copy_statement(schema, chunk, rows_of(connection, schema), rows)
     connection.start_copy(statement, timeout_s=_READ_TIMEOUT_S)
     yield from _CopyRows(connection, schema, key).batches()
 
 
-def copy_statement(schema: TableSchema, chunk: Chunk, rows: str) -> str:
-    """``rows``: what to select from (see ``catalog.rows_of``)."""
+def copy_statement(schema: TableSchema, chunk: Chunk, table: str, rows: str = ALL_ROWS) -> str:
+    """``table``: what to select from (see ``catalog.rows_of``)."""
     names = ", ".join(_expression(column) for column in schema.columns)
-    return f"COPY (SELECT {names} FROM {rows} WHERE {chunk.predicate}) TO STDOUT (FORMAT binary)"
+    return f"COPY (SELECT {names} FROM {table} WHERE {chunk.predicate} AND ({rows})) TO STDOUT (FORMAT binary)"
 
 
 def _expression(column: Column) -> str:

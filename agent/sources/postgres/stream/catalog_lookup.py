@@ -8,7 +8,7 @@ those columns, and those that may be NULL, which hold their default or NULL.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,22 +17,33 @@ import structlog
 from agent.errors import SourceError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
-from agent.sources.postgres.preflight import key_of
+from agent.sources.postgres.server.catalog import rows_of
 from agent.sources.postgres.server.connection import QUALIFIED_NAMES_SQL, Connection
-from agent.sources.postgres.server.sql import output_text
+from agent.sources.postgres.server.keys import key_of
+from agent.sources.postgres.server.sql import identifier, output_text
 
 #: from a commit's place in the log until others see it are microseconds
 _LOCK_MS: Final = 2_000
+#: a table in which there is something is known at once
+_SCAN_MS: Final = 10_000
 
 _log = structlog.get_logger()
 
+_AGES_SQL: Final = (
+    "SELECT attname, pg_catalog.age(xmin)::text FROM pg_catalog.pg_attribute "
+    "WHERE attrelid = {table} AND attnum > 0 AND NOT attisdropped"
+)
+_NAME_SQL: Final = (
+    "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+    "ON n.oid = c.relnamespace WHERE c.oid = {table}"
+)
 _COLUMNS_SQL: Final = """
 SELECT a.attname, a.attnum::int4, a.atthasmissing, (a.attmissingval::text::text[])[1],
        a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), pg_catalog.format_type(a.atttypid, a.atttypmod),
        a.atttypid::int8
   FROM pg_catalog.pg_attribute a
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
- WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated IN ('', 's')
 """
 
 
@@ -44,13 +55,15 @@ _CONSTANT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A table in the catalog of today; ``is_there`` False when it is gone.
+    """A table in the catalog of today, and its name; ``is_there`` False when it is gone.
 
     ``fills``: column → what rows without a value of it hold, in text. ``untold``: perhaps not NULL in them, but
     not told. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
     """
 
     is_there: bool = False
+    schema_name: str = ""
+    name: str = ""
     places: dict[str, int] = field(default_factory=dict)
     fills: dict[str, str] = field(default_factory=dict)
     untold: frozenset[str] = frozenset()
@@ -73,19 +86,41 @@ def look_at(connection: Connection, table_id: int) -> Look:
     _wait_until_visible(connection, table_id)
     connection.query(QUALIFIED_NAMES_SQL)
     rows = connection.query(_COLUMNS_SQL.format(table=int(table_id)))
-    if not rows:
+    names = connection.query(_NAME_SQL.format(table=int(table_id)))
+    if not names:
         return Look()
+    [(schema_name, name)] = names
     fills = {str(row[0]): row[3] for row in rows if row[2] == "t" and row[3] is not None}
     rewritten = {str(row[0]): (row[5] or "", str(row[6])) for row in rows if row[2] != "t" and row[4] == "t"}
     fills |= _constants(connection, rewritten)
     return Look(
         is_there=True,
+        schema_name=str(schema_name),
+        name=str(name),
         places={str(row[0]): int(row[1] or 0) for row in rows},
         fills=fills,
         untold=frozenset(str(row[0]) for row in rows if (row[4] == "t" or row[5]) and str(row[0]) not in fills),
         key=key_of(connection, table_id),
         types=_types(connection, {str(row[0]): int(row[7] or 0) for row in rows}),
     )
+
+
+def has_untold(connection: Connection, table_id: int, columns: Collection[str]) -> bool:
+    """Whether rows that are in the stream without these columns may hold something in them: rows that are as old as the
+    columns, or not younger than what has last changed those. Also where that cannot be seen in time."""
+    connection.query(f"SET lock_timeout = {_LOCK_MS}; SET statement_timeout = {_SCAN_MS}")
+    try:
+        names = connection.query(_NAME_SQL.format(table=int(table_id)))
+        if not names:
+            return False
+        table = TableSchema(table_id, str(names[0][0]), str(names[0][1]), ())
+        ages = {str(name): age for name, age in connection.query(_AGES_SQL.format(table=int(table_id)))}
+        old = (f"({identifier(name)} IS NOT NULL AND age(xmin) >= {ages[name]})" for name in columns if name in ages)
+        condition = " OR ".join(old) or "false"
+        return bool(connection.query(f"SELECT 1 FROM {rows_of(connection, table)} WHERE {condition} LIMIT 1"))
+    except SourceError as error:
+        _log.info("older rows could not be looked at", table_id=table_id, reason=str(error))
+        return True
 
 
 def _wait_until_visible(connection: Connection, table_id: int) -> None:

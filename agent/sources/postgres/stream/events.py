@@ -87,6 +87,10 @@ class Declarations:
         """The slot of its newest version, ``UNWANTED`` or ``ABSENT``."""
         return int(find(self.keys, self.slots, relation))
 
+    def withdraw(self, relation: int) -> None:
+        """Its next row is one of a table that is not described."""
+        self._set(relation, ABSENT)
+
     def declare(self, schema: TableSchema) -> int:
         """Take in a Relation; the same version again changes nothing."""
         if not self._is_wanted(schema.table_id):

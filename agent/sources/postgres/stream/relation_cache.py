@@ -8,7 +8,7 @@ A table that is not known but wanted is new from the moment at which the stream 
 published are not in the stream; published in the transaction that creates it, it has none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import structlog
@@ -19,14 +19,15 @@ from agent.sources.common import schema_diff
 from agent.sources.postgres.stream import column_numbers
 from agent.sources.postgres.stream.catalog_lookup import Look
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, TableChange, TableRecord
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 
 _log = structlog.get_logger()
 
 
 class SchemaTracker:
     """``known`` is taken over and kept up to date. ``wants``: whether a new table is, by schema and name; ``takes``:
-    whether it can be replicated. ``look`` asks the catalog."""
+    whether it can be replicated. ``look`` asks the catalog, ``has_untold`` the table, for what older rows hold in new
+    columns."""
 
     def __init__(
         self,
@@ -35,11 +36,13 @@ class SchemaTracker:
         wants: Callable[[str, str], bool],
         takes: Callable[[TableRecord], bool],
         look: Callable[[int], Look],
+        has_untold: Callable[[int, Collection[str]], bool],
     ) -> None:
         self.known = known
         self._wants = wants
         self._takes = takes
         self._look = look
+        self._has_untold = has_untold
         self._refused: set[int] = set()
         #: tables as they were before the transaction that changes them, and what it has made of them
         self._before: dict[tuple[Ts, int], KnownTable | None] = {}
@@ -48,11 +51,16 @@ class SchemaTracker:
     def is_wanted(self, table_id: int) -> bool:
         return table_id in self.known
 
+    def awaits(self, declared: TableSchema) -> bool:
+        """The stream names a table that is taken in with its first row. Of a partition whose rows are sent as another
+        table's there is none."""
+        is_new = declared.table_id not in self.known and declared.table_id not in self._refused
+        return is_new and self._wants(declared.schema_name, declared.name)
+
     def meet(self, declared: TableSchema, ts: Ts) -> None:
-        """The stream names a table, at ``ts``; it may be one that nobody has heard of."""
+        """The first row of a table that nobody has heard of comes at ``ts``."""
         table_id = declared.table_id
-        if table_id in self.known or table_id in self._refused or not self._wants(declared.schema_name, declared.name):
-            return
+        assert self.awaits(declared), "it is met once"
         record = TableRecord(
             table_id=table_id,
             schema_name=declared.schema_name,
@@ -62,11 +70,30 @@ class SchemaTracker:
             consistent_ts=Ts(ts - 1),
         )
         if self._takes(record):
+            self._displace(declared, ts)
             self.known[table_id] = KnownTable(record, None)
             self._before[ts, table_id] = None
         else:
             self._refused.add(table_id)
             _log.warning("a new table has no key and is left out; set force_replicate", table=declared.qualified_name)
+
+    def _displace(self, declared: TableSchema, ts: Ts) -> None:
+        """The table that had a new one's name up to now is gone, or has another name, also if no row of it says so."""
+        name = (declared.schema_name, declared.name)
+        for table_id, known in list(self.known.items()):
+            record = known.record
+            if table_id == declared.table_id or (record.schema_name, record.name) != name:
+                continue
+            look = self._look(table_id)
+            self._before.setdefault((ts, table_id), known)
+            if not look.is_there:
+                del self.known[table_id]
+                self._changes.setdefault(ts, {})[table_id] = schema_diff.dropped(known)
+            elif (look.schema_name, look.name) != name and known.schema is not None:
+                renamed = replace(known.schema, schema_name=look.schema_name, name=look.name)
+                after = KnownTable(record.with_(schema_name=look.schema_name, name=look.name), renamed)
+                self.known[table_id] = after
+                self._settle(after, Look(), ts)
 
     def note(self, declared: TableSchema, ts: Ts) -> TableSchema:
         """A known table as the stream declares it at ``ts``, its types resolved; also with its columns' numbers."""
@@ -110,7 +137,12 @@ class SchemaTracker:
         """What the transaction at ``ts`` has made of the table up to now."""
         table_id = after.record.table_id
         before = self._before[ts, table_id]
-        self._changes.setdefault(ts, {})[table_id] = _change(before, after, look)
+        change = _change(before, after, look)
+        if before is not None and change is not None:
+            untold = sorted(look.untold & set(change.added))
+            if untold and self._has_untold(table_id, untold):
+                change = _hold(before.record, untold[0])
+        self._changes.setdefault(ts, {})[table_id] = change
 
 
 def _change(before: KnownTable | None, after: KnownTable, look: Look) -> TableChange | None:
@@ -119,13 +151,19 @@ def _change(before: KnownTable | None, after: KnownTable, look: Look) -> TableCh
     assert before.schema is not None
     assert after.schema is not None
     columns = column_numbers.matched(before.schema, after.schema, look.fills)
-    if untold := sorted(look.untold & set(columns.added)):
-        _log.warning(
-            "what older rows hold in a new column is not in the stream; if there are any, load the table anew",
-            table=after.schema.qualified_name,
-            column=untold[0],
-        )
     return schema_diff.compare(before, after, columns)
+
+
+def _hold(record: TableRecord, column: str) -> TableChange:
+    name = f"{record.schema_name}.{record.name}"
+    return TableChange(
+        kind=SchemaChangeKind.HOLD,
+        table_id=record.table_id,
+        table=record,
+        reason=f"what rows of table {name} hold in its new column {column} is in no stream (it was computed when the "
+        "column was added); for its rows to be copied again create the changefeed again, or leave it out by a filter "
+        "rule",
+    )
 
 
 def _key(before: tuple[str, ...], declared: TableSchema, look: Look) -> tuple[str, ...]:

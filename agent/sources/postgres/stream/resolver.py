@@ -12,6 +12,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.server import catalog
 from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.terms import read_terms
 
 _NAMES_SQL = "SELECT oid::int8, typname FROM pg_catalog.pg_type"
 
@@ -23,8 +24,11 @@ class TextFormNeeded(Exception):
 class TypeResolver:
     """``connect`` opens a session for catalog queries; the stream's own connection cannot answer them."""
 
-    def __init__(self, connect: Callable[[], Connection], table_ids: Sequence[int]) -> None:
+    def __init__(
+        self, connect: Callable[[], Connection], table_ids: Sequence[int], publications: Sequence[str] = ()
+    ) -> None:
         self._connect = connect
+        self._publications = publications
         self._table_ids = table_ids
         self._user_types: dict[int, types.UserType] = {}
         self._names: dict[int, str] = {}
@@ -41,7 +45,9 @@ class TypeResolver:
         with self._connect() as connection:
             self._user_types = types.read_user_types(connection.query(types.USER_TYPES_SQL))
             self._names = {int(oid or 0): str(name) for oid, name in connection.query(_NAMES_SQL)}
-            self._schemas = catalog.read_schemas(connection, _existing(connection, self._table_ids))
+            self._schemas = catalog.read_schemas(
+                connection, _existing(connection, self._table_ids), read_terms(connection, self._publications)
+            )
 
     def resolve(self, declared: TableSchema, *, binary: bool) -> TableSchema:
         """The table with resolved types.

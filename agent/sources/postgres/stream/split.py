@@ -178,3 +178,14 @@ def new_state(*, resolved: int) -> Any:
     state = np.zeros(STATE_CELLS, np.int64)
     state[RESOLVED] = state[SKIP_UNTIL] = resolved
     return state
+
+
+def relation_at(data: Bytes, state: Ints) -> int:
+    """Of the row event that ``split`` stopped at with ``UNKNOWN_TABLE``: its table."""
+    return int(read_i32(data, int(state[POS]) + _FRAME + _XLOG_HEADER + 1)) & 0xFFFFFFFF
+
+
+def pass_over(data: Bytes, state: Ints) -> None:
+    """Leave the row event that ``split`` stopped at as it is."""
+    state[SEQ] += 1
+    state[POS] += 1 + read_i32(data, int(state[POS]) + 1)

@@ -23,6 +23,7 @@ from agent.errors import (
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.sources.common.blocks import receive_all
+from agent.sources.postgres.publication.truncations import Truncations
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.refusals import parse_error, refusal
@@ -56,6 +57,7 @@ class ReplicationStream:
         is_wanted: Callable[[int], bool],
         resolve: Callable[[TableSchema], TableSchema],
         tracker: SchemaTracker | None = None,
+        truncations: Truncations | None = None,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._connection = connection
@@ -63,10 +65,13 @@ class ReplicationStream:
         self._arena = arena
         self._resolve = resolve
         self._tracker = tracker
+        self._truncations = truncations or Truncations()
         self._declarations = Declarations(is_wanted)
         self._state = split.new_state(resolved=resolved)
         self._pause_s = pause_s
         self._paused_until = 0.0
+        #: tables that are taken in when a row of theirs comes
+        self._awaited: dict[int, TableSchema] = {}
         self.bytes_read = 0
         self.rows_read = 0
 
@@ -113,6 +118,7 @@ class ReplicationStream:
         self._paused_until = 0.0 if count >= _BLOCK_BYTES else time.monotonic() + self._pause_s
         self.bytes_read += count
         self._split()
+        self._truncations.reach(self.resolved_ts)
         self._make_room()
         return True
 
@@ -189,6 +195,8 @@ class ReplicationStream:
                 self._handle_rare()
             elif outcome in (split.NEED_MORE, split.ROWS_FULL):
                 return
+            elif outcome == split.UNKNOWN_TABLE and self._take_in(split.relation_at(arena.data, self._state)):
+                pass
             else:
                 raise SourceUnreachableError(
                     f"{self._connection.target} {_FAULTS[outcome]}; the stream is opened again"
@@ -220,13 +228,27 @@ class ReplicationStream:
         state, tracker = self._state, self._tracker
         ts = Ts(int(state[split.COMMIT_TS]))
         is_news = tracker is not None and not state[split.SKIPPING]
-        if tracker is not None and is_news:
-            tracker.meet(schema, ts)
+        if tracker is not None and is_news and tracker.awaits(schema):
+            self._awaited[schema.table_id] = schema
+            self._declarations.withdraw(schema.table_id)
+            return
         if self._declarations.is_wanted(schema.table_id):
             schema = self._resolve(schema)
             if tracker is not None and is_news:
                 schema = tracker.note(schema, ts)
         self._declarations.declare(schema)
+
+    def _take_in(self, relation: int) -> bool:
+        """The first row of a table has come; False where nobody has described it."""
+        if relation not in self._awaited or self._tracker is None:
+            return False
+        if self._state[split.SKIPPING]:
+            split.pass_over(self._arena.data, self._state)
+        else:
+            schema = self._awaited.pop(relation)
+            self._tracker.meet(schema, Ts(int(self._state[split.COMMIT_TS])))
+            self._declare(schema)
+        return True
 
     def _take_changes(self) -> tuple[DdlRecord, ...]:
         return self._tracker.take(self.resolved_ts) if self._tracker is not None else ()
@@ -235,6 +257,8 @@ class ReplicationStream:
         """One event for each of its tables; they share the bytes."""
         state = self._state
         slots = [self._declarations.slot(relation) for relation in truncate.relations]
+        for relation in truncate.relations:
+            self._truncations.note(relation, Ts(int(state[split.COMMIT_TS])))
         for slot in slots:
             seq = int(state[split.SEQ])
             state[split.SEQ] += 1

@@ -7,7 +7,7 @@ every UPDATE and DELETE on them, and a changefeed must never break the applicati
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -20,9 +20,12 @@ from agent.errors import (
     SourceConfigError,
     SourceError,
 )
+from agent.ports.source import Position
+from agent.sources.postgres.publication.prover import first_proof
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.lsn import format_lsn, parse_lsn
 from agent.sources.postgres.server.sql import identifier, literal, qualified
+from agent.sources.postgres.server.terms import GENERATED_VERSION
 from reactor.ids import Ts
 from reactor.records.changefeed import TableRecord
 
@@ -89,10 +92,11 @@ def ensure_publications(connection: Connection, names: Names, tables: Sequence[T
 
     Before the slot: a change that was decoded before its publication existed would end the stream.
 
-    :raises SourceError: the server refuses, or a publication that the user named lacks a table.
+    One that the user named is as it is: what it has to have was checked when the tables were found.
+
+    :raises SourceError: the server refuses.
     """
     if not names.owns_publication:
-        _check_foreign_publication(connection, names.publication, tables)
         return (names.publication,)
     without_identity = _without_identity(connection, tables)
     full = [table for table in tables if table.table_id not in without_identity]
@@ -102,41 +106,22 @@ def ensure_publications(connection: Connection, names: Names, tables: Sequence[T
         (names.publication, full, "insert, update, delete, truncate"),
         (names.publication + _APPEND_SUFFIX, append, "insert, truncate"),
     ):
-        if members:
+        if members or (not tables and name == names.publication):
             _ensure_publication(connection, name, members, publish)
             made.append(name)
     return tuple(made)
 
 
 def publications(connection: Connection, names: Names) -> tuple[str, ...]:
-    """Those of our publications that exist. :raises SourceConfigError: none does."""
-    wanted = ", ".join(literal(name) for name in _publications(names))
+    """Those of our publications that exist. :raises PositionLostError: none does."""
+    wanted = ", ".join(literal(name) for name in all_publications(names))
     rows = connection.query(f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({wanted}) ORDER BY 1")
     if not rows:
-        raise SourceConfigError(
-            f"publication {names.publication} is gone from {connection.target}; create it again with the same tables"
+        raise PositionLostError(
+            f"publication {names.publication} is gone from {connection.target}, and with it what it would have sent; "
+            f"{NEW_SNAPSHOT}"
         )
     return tuple(str(row[0]) for row in rows)
-
-
-def check_members(connection: Connection, names: Names, table_ids: Iterable[int]) -> None:
-    """Whether every table that still exists is published. PostgreSQL 18 passes over a missing publication in silence.
-
-    :raises SourceConfigError: changes of a table are no longer sent.
-    """
-    ids = ", ".join(str(table) for table in sorted(table_ids)) or "0"
-    ours = ", ".join(literal(name) for name in _publications(names))
-    rows = connection.query(
-        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c "
-        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-        f"WHERE c.oid IN ({ids}) AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_tables p "
-        f"WHERE p.pubname IN ({ours}) AND p.schemaname = n.nspname AND p.tablename = c.relname) LIMIT 1"
-    )
-    if rows:
-        raise SourceConfigError(
-            f"table {rows[0][0]}.{rows[0][1]} was taken out of publication {names.publication}, so its changes "
-            "may be missing; create the changefeed again"
-        )
 
 
 def create_slot(connection: Connection, slot: str) -> Ts:
@@ -192,18 +177,19 @@ def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> None:
         )
 
 
-def open_upstream(source: str, names: Names, tables: Sequence[TableRecord]) -> Ts:
+def open_upstream(source: str, names: Names, tables: Sequence[TableRecord]) -> Position:
     """Publications and slot for a changefeed that starts without a dump; returns where its stream starts.
 
-    May be called again: what is there already is used.
+    May be called again: the slot is then a new one.
 
     :raises SourceError: the server refuses.
     """
+    with connect(source) as session:
+        ensure_publications(session, names, tables)
+        drop_slot(session, names.slot)  # of a try that has left no record: nobody knows what was published since
+        proof = first_proof(session, all_publications(names), [table.table_id for table in tables])
     with connect(source, replication=True) as connection:
-        ensure_publications(connection, names, tables)
-        if status := slot_status(connection, names.slot):
-            return status.confirmed_ts
-        return create_slot(connection, names.slot)
+        return Position(create_slot(connection, names.slot), proof)
 
 
 def drop_upstream(source: str, names: Names) -> None:
@@ -214,7 +200,7 @@ def drop_upstream(source: str, names: Names) -> None:
     with connect(source) as connection:
         if names.owns_slot:
             drop_slot(connection, names.slot)
-        for name in _publications(names) if names.owns_publication else ():
+        for name in all_publications(names) if names.owns_publication else ():
             connection.query(f"DROP PUBLICATION IF EXISTS {identifier(name)}")
 
 
@@ -248,7 +234,7 @@ def drop_slot(connection: Connection, slot: str) -> None:
         raise SourceError(f"replication slot {slot} could not be dropped: {error}") from error
 
 
-def _publications(names: Names) -> tuple[str, ...]:
+def all_publications(names: Names) -> tuple[str, ...]:
     """All that may be there."""
     if not names.owns_publication:
         return (names.publication,)
@@ -260,23 +246,15 @@ def _ensure_publication(connection: Connection, name: str, tables: Sequence[Tabl
     members = ", ".join(qualified(*table) for table in sorted(wanted))
     exists = connection.query(f"SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = {literal(name)}")
     if not exists:
+        generated = ", publish_generated_columns = stored" if connection.server_version >= GENERATED_VERSION else ""
         # partitions appear as their root, which is the table that the changefeed knows
+        of_tables = f"FOR TABLE {members} " if members else ""
         connection.query(
-            f"CREATE PUBLICATION {identifier(name)} FOR TABLE {members} "
-            f"WITH (publish = {literal(publish)}, publish_via_partition_root = true)"
+            f"CREATE PUBLICATION {identifier(name)} {of_tables}"
+            f"WITH (publish = {literal(publish)}, publish_via_partition_root = true{generated})"
         )
-    elif _members(connection, name) != wanted:
+    elif wanted and _members(connection, name) != wanted:
         connection.query(f"ALTER PUBLICATION {identifier(name)} SET TABLE {members}")
-
-
-def _check_foreign_publication(connection: Connection, name: str, tables: Sequence[TableRecord]) -> None:
-    members = _members(connection, name)
-    missing = [table for table in tables if (table.schema_name, table.name) not in members]
-    if missing:
-        raise SourceConfigError(
-            f"publication {name} lacks {missing[0].schema_name}.{missing[0].name}; run: ALTER PUBLICATION "
-            f"{identifier(name)} ADD TABLE {qualified(missing[0].schema_name, missing[0].name)}"
-        )
 
 
 def _members(connection: Connection, name: str) -> set[tuple[str, str]]:
@@ -289,7 +267,10 @@ def _members(connection: Connection, name: str) -> set[tuple[str, str]]:
 def _without_identity(connection: Connection, tables: Sequence[TableRecord]) -> set[int]:
     ids = ", ".join(str(table.table_id) for table in tables) or "0"
     rows = connection.query(
-        f"SELECT c.oid::int8 FROM pg_catalog.pg_class c WHERE c.oid IN ({ids}) AND (c.relreplident = 'n' OR "
+        "SELECT DISTINCT t.id::int8 FROM pg_catalog.pg_class t0 CROSS JOIN LATERAL (SELECT t0.oid AS id) t "
+        "CROSS JOIN LATERAL (SELECT t0.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(t0.oid) p "
+        "WHERE p.isleaf) parts(id) JOIN pg_catalog.pg_class c ON c.oid = parts.id "
+        f"WHERE t0.oid IN ({ids}) AND (c.relreplident = 'n' OR "
         "c.relreplident = 'd' AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND "
         "i.indisprimary))"
     )

@@ -1,0 +1,1 @@
+"""Publications: which changes the server sends, proved against its catalog."""

@@ -1,0 +1,59 @@
+"""The choice of tables: under which names a publication sends rows of partitioned tables, and which of them rules want.
+
+Rules are held against the names under which rows are sent. With a publication of ours a partitioned table is one table,
+sent under its root's name, if a rule wants that; a partition whose root no rule wants is a table of its own. With a
+publication of the user's it is as that says (``publish_via_partition_root``).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+from agent.errors import SourceConfigError
+from agent.sources.postgres.publication.published import Catalog
+
+#: whether the rules want a table, by its number
+Wants = Callable[[int], bool]
+
+
+def for_ours(tables: Collection[int], parents: Mapping[int, int], wants: Wants) -> list[int]:
+    """The tables that a publication of ours has to send."""
+    return [table for table in tables if wants(table) and not any(map(wants, _above(table, parents)))]
+
+
+def for_theirs(tables: Collection[int], catalog: Catalog, name: str, wants: Wants) -> list[int]:
+    """The tables that the publication sends, of those that are wanted.
+
+    :raises SourceConfigError: a table is wanted and not sent, or sent under a name that is not wanted.
+    """
+    sent = {table for table in tables if catalog.ways(table)}
+    chosen = [table for table in tables if table in sent and wants(table)]
+    covered = set(chosen)
+    for table in chosen:
+        covered.update(_above(table, catalog.parents))
+    for table in tables:
+        if wants(table) and table not in covered and not covered.intersection(_above(table, catalog.parents)):
+            raise SourceConfigError(_missing(table, sent, catalog, name))
+    return chosen
+
+
+def _missing(table: int, sent: Collection[int], catalog: Catalog, name: str) -> str:
+    shown = catalog.tables[table].qualified_name
+    if above := [one for one in _above(table, catalog.parents) if one in sent]:
+        return (
+            f"publication {name} sends the rows of {shown} as rows of {catalog.tables[above[0]].qualified_name}; name "
+            "that table in the filter rules, or SET (publish_via_partition_root = false)"
+        )
+    if any(table in _above(one, catalog.parents) for one in sent):
+        return (
+            f"publication {name} sends the rows of {shown} as rows of its partitions; name those in the filter rules, "
+            "or SET (publish_via_partition_root = true)"
+        )
+    return f"publication {name} lacks {shown}; run: ALTER PUBLICATION {name} ADD TABLE {shown}"
+
+
+def _above(table: int, parents: Mapping[int, int]) -> list[int]:
+    """What it is a partition of, up to the root."""
+    found: list[int] = []
+    while table in parents:
+        table = parents[table]
+        found.append(table)
+    return found

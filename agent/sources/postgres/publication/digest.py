@@ -1,0 +1,68 @@
+"""The digest of all catalog rows that decide what the publications send: one small query for each move of the head.
+
+It takes no lock on any table, so it never waits for somebody who changes one. What it says is compared with the last
+one only; where they differ, ``published`` reads the rows themselves.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.sql import literal
+
+_NAMESPACES_VERSION: Final = 15
+
+_PUBLICATIONS: Final = (
+    "SELECT string_agg(p.xmin::text || p::text, ';' ORDER BY p.oid) FROM pg_catalog.pg_publication p WHERE {ours}"
+)
+_MEMBERS: Final = (
+    "SELECT string_agg(concat_ws(':', r.oid, r.xmin), ',' ORDER BY r.oid) FROM pg_catalog.pg_publication_rel r "
+    "JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE {ours}"
+)
+_NAMESPACES: Final = (
+    "SELECT string_agg(concat_ws(':', n.oid, n.xmin), ',' ORDER BY n.oid) "
+    "FROM pg_catalog.pg_publication_namespace n JOIN pg_catalog.pg_publication p ON p.oid = n.pnpubid WHERE {ours}"
+)
+#: a table that changes its schema, and comes back, has another row
+_SCHEMAS: Final = (
+    "SELECT string_agg(concat_ws(':', d.objid, d.refobjid, d.xmin), ',' ORDER BY d.objid) "
+    "FROM pg_catalog.pg_depend d WHERE d.classid = 1259 AND d.objid = ANY ({ids}) AND d.objsubid = 0 "
+    "AND d.refclassid = 2615 AND EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n "
+    "JOIN pg_catalog.pg_publication p ON p.oid = n.pnpubid WHERE {ours})"
+)
+_TABLES: Final = (
+    "SELECT string_agg(concat_ws(':', c.oid, c.relpersistence, c.relkind, c.relispartition, c.relreplident), ',' "
+    "ORDER BY c.oid) FROM pg_catalog.pg_class c WHERE c.oid = ANY ({ids})"
+)
+_PARTITIONS: Final = (
+    "SELECT string_agg(concat_ws(':', i.inhrelid, i.inhparent, i.xmin, x.relkind, x.relfilenode), ',' "
+    "ORDER BY i.inhrelid, i.inhparent) FROM pg_catalog.pg_inherits i "
+    "JOIN pg_catalog.pg_class x ON x.oid = i.inhrelid AND x.relispartition WHERE EXISTS "
+    "(SELECT FROM pg_catalog.pg_class c WHERE c.oid = ANY ({ids}) AND (c.relkind = 'p' OR c.relispartition))"
+)
+#: where the stream sends whole rows it does not say what the key is
+_KEYS: Final = (
+    "SELECT string_agg(concat_ws(':', i.indexrelid, i.xmin, a.attnum, a.attnotnull, a.xmin), ',' "
+    "ORDER BY i.indexrelid, a.attnum) FROM pg_catalog.pg_index i "
+    "JOIN pg_catalog.pg_class c ON c.oid = i.indrelid AND c.relreplident = 'f' "
+    "JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) "
+    "WHERE i.indisunique AND i.indrelid = ANY ({ids})"
+)
+
+
+def prepare(connection: Connection, publications: Iterable[str], table_ids: Sequence[int]) -> None:
+    """For the session; again when the tables have changed."""
+    parts = [_PUBLICATIONS, _MEMBERS, _TABLES, _PARTITIONS, _KEYS]
+    if connection.server_version >= _NAMESPACES_VERSION:
+        parts += [_NAMESPACES, _SCHEMAS]
+    ids = "'{" + ",".join(str(int(table)) for table in sorted(table_ids)) + "}'::pg_catalog.oid[]"
+    ours = "p.pubname IN (" + (", ".join(literal(name) for name in publications) or "NULL") + ")"
+    columns = ", ".join(f"({part.format(ids=ids, ours=ours)})" for part in parts)
+    connection.query("DEALLOCATE ALL")
+    connection.query(f"PREPARE weir_digest AS SELECT md5(ROW({columns})::text)")
+
+
+def read(connection: Connection) -> str:
+    """As the catalog is now."""
+    [[digest]] = connection.query("EXECUTE weir_digest")
+    return str(digest)

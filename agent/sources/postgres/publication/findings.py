@@ -1,0 +1,75 @@
+"""Findings: what has become of a stream's tables up to a position, from the stream and from the catalog. Pure.
+
+The stream's own changes are taken in their order. What the catalog adds - a table that is lost from somewhere on, one
+that is gone - is put at its place between them; a table that is held has no changes from there on.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from agent.rows.schema_change import KnownTable
+from agent.sources.common import schema_diff
+from reactor.ids import Ts
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+
+
+class Findings:
+    """``old``: the tables as they were. ``known``: as they are in the end. ``held``: tables that are lost."""
+
+    def __init__(self, ddl: Sequence[DdlRecord], known: Mapping[int, TableRecord], held: Collection[int]) -> None:
+        self.known = dict(known)
+        self.held = set(held)
+        #: new tables, and where they begin
+        self.created: dict[int, Ts] = {}
+        self._changes: dict[Ts, list[TableChange]] = {}
+        for record in ddl:
+            for change in record.changes:
+                if self._counts(change):
+                    self._take(change, record.ts)
+        self.old = {table: record for table, record in known.items() if table in self.known}
+
+    def records(self) -> tuple[DdlRecord, ...]:
+        return tuple(
+            DdlRecord(ts=ts, changes=tuple(changes)) for ts, changes in sorted(self._changes.items()) if changes
+        )
+
+    def hold(self, record: TableRecord, ts: Ts, reason: str) -> None:
+        """Nothing of it counts from ``ts`` on."""
+        table_id = record.table_id
+        self.forget(table_id, since=ts)
+        self.held.add(table_id)
+        if table_id in self.created:
+            del self.created[table_id], self.known[table_id]
+        change = TableChange(kind=SchemaChangeKind.HOLD, table_id=table_id, table=record, reason=reason)
+        self._changes.setdefault(ts, []).append(change)
+
+    def drop(self, table_id: int, ts: Ts) -> None:
+        """It is gone from the source."""
+        self.held.discard(table_id)
+        change = schema_diff.dropped(KnownTable(self.known.pop(table_id), None))
+        self._changes.setdefault(ts, []).append(change)
+
+    def forget(self, table_id: int, *, since: Ts) -> None:
+        """Its changes from ``since`` on are none."""
+        for ts, changes in self._changes.items():
+            if ts >= since:
+                self._changes[ts] = [change for change in changes if change.table_id != table_id]
+
+    def _counts(self, change: TableChange) -> bool:
+        """Not of a table that is held already, or was never taken in."""
+        if change.table_id in self.held:
+            return change.table is None and change.table_id in self.known
+        return change.kind is SchemaChangeKind.CREATE or change.table_id in self.known
+
+    def _take(self, change: TableChange, ts: Ts) -> None:
+        self._changes.setdefault(ts, []).append(change)
+        if change.table is None:
+            del self.known[change.table_id]
+            self.created.pop(change.table_id, None)
+            self.held.discard(change.table_id)
+            return
+        if change.is_hold:
+            self.held.add(change.table_id)
+            return
+        self.known[change.table_id] = change.table
+        if change.kind is SchemaChangeKind.CREATE:
+            self.created[change.table_id] = ts

@@ -1,0 +1,115 @@
+"""Losses: the tables of which changes may be in no stream, judged by two readings of the catalog. Pure.
+
+Between two readings a table's changes were all sent if the rows that publish it are the same in both, and say the same.
+What else has become of the publication meanwhile (another table that came or went) does not matter to it.
+"""
+
+from collections.abc import Collection, Mapping
+
+from agent.sources.postgres.publication import xids
+from agent.sources.postgres.publication.proof import Proof
+from agent.sources.postgres.publication.published import Catalog
+from reactor.records.changefeed import TableRecord
+
+#: what mends a table of which changes are lost
+CURE = "for its rows to be copied again create the changefeed again, or leave it out by a filter rule"
+
+
+def lost(before: Proof, now: Catalog, known: Mapping[int, TableRecord]) -> dict[int, str]:
+    """Why, by table; tables that are gone, or are lost already, are none of them."""
+    found = {}
+    for table_id, record in known.items():
+        if table_id in now.tables and table_id not in before.held and (reason := _reason(before, now, record)):
+            found[table_id] = f"table {record.schema_name}.{record.name} {reason}; {CURE}"
+    return found
+
+
+def is_of_publications(before: Proof, now: Catalog, names: Collection[str]) -> bool:
+    """None of the publications is there as it was: no table can have been sent without a gap."""
+    return not any(name in now.publications and _is_old(before, now, (now.publications[name].row,)) for name in names)
+
+
+def first(now: Catalog, digest: str, known: Collection[int]) -> Proof:
+    """Where nothing is known from before."""
+    return following(Proof(horizon=now.horizon), now, digest, known=known)
+
+
+def following(
+    before: Proof,
+    now: Catalog,
+    digest: str,
+    *,
+    known: Collection[int],
+    held: Collection[int] = (),
+    clean: Collection[int] = (),
+) -> Proof:
+    """The proof that this reading makes. ``known``: the tables that are replicated from here on."""
+    return Proof(
+        digest=digest,
+        horizon=now.horizon,
+        recent={row: xid for row, xid in now.xids.items() if xid >= now.horizon},
+        since={row: _since(before, now, row) for row in _opening(now, known)},
+        terms={table: terms for table in now.tables if (terms := now.terms(table))},
+        leaves={table: now.leaves(table) for table in _roots(now)},
+        held=frozenset(held),
+        clean=frozenset(clean),
+    )
+
+
+def is_whole(before: Proof, now: Catalog, table_id: int, created_by: int) -> bool:
+    """A new table was published from its very first row on: each row that publishes it came with the table, or was seen
+    before the table's transaction had begun. ``created_by``: that transaction."""
+    return any(all(_precedes(before, now, row, created_by) for row in way) for way in now.ways(table_id))
+
+
+def _precedes(before: Proof, now: Catalog, row: str, created_by: int) -> bool:
+    xid = now.xids[row]
+    return xid == created_by or (before.has_seen(row, xid) and before.since.get(row, xids.NEVER) <= created_by)
+
+
+def _reason(before: Proof, now: Catalog, record: TableRecord) -> str:
+    table_id = record.table_id
+    relation = now.tables[table_id]
+    ways = now.ways(table_id)
+    if not relation.is_logged:
+        return "was set UNLOGGED, so its changes are in no log any more"
+    if not ways:
+        return "is not published any more, so its changes are not sent"
+    if not any(_is_old(before, now, way) for way in ways):
+        return "was taken out of its publication for a time, or the publication was altered: changes may be missing"
+    if before.terms.get(table_id, "") != now.terms(table_id):
+        return "has another row filter or column list in its publication now"
+    if relation.sends_whole_rows and record.key and not _has_key(before, now, record):
+        return f"has had no key ({', '.join(record.key)}) for a time, which its rows are told apart by"
+    return ""
+
+
+def _has_key(before: Proof, now: Catalog, record: TableRecord) -> bool:
+    keys = now.tables[record.table_id].keys
+    return any(columns == set(record.key) and _is_old(before, now, rows) for columns, rows in keys)
+
+
+def _is_old(before: Proof, now: Catalog, rows: Collection[str]) -> bool:
+    return all(before.has_seen(row, now.xids[row]) for row in rows)
+
+
+def _opening(now: Catalog, known: Collection[int]) -> list[str]:
+    """The rows that may publish tables which are yet to come."""
+    named = frozenset(known)
+    found = [publication.row for publication in now.publications.values()]
+    found += [f"i{table}" for table in now.parents if now.is_partitioned(table)]
+    for publication in now.publications.values():
+        found += publication.schemas.values()
+        members = publication.members.items()
+        found += [row for table, row in members if table not in named or now.is_partitioned(table)]
+    return found
+
+
+def _since(before: Proof, now: Catalog, row: str) -> int:
+    if before.has_seen(row, now.xids[row]) and row in before.since:
+        return before.since[row]
+    return now.ahead
+
+
+def _roots(now: Catalog) -> list[int]:
+    return [table for table in now.tables if now.is_partitioned(table) and now.ways(table)]

@@ -1,0 +1,60 @@
+"""The proof of a position: what the catalog said of the publications when the head last moved.
+
+A row of the catalog that is there now, and was there at the last proof, has been there all the time: what takes it away
+or changes it writes a new row, with another number or by another transaction. So a proof need not hold the catalog, but
+only tell which rows it has seen: those of transactions below its ``horizon``, and the few others by name.
+"""
+
+from dataclasses import asdict, dataclass, field
+from json import dumps, loads
+from typing import Self
+
+#: a row of the catalog: its letter (see ``published``) and number
+RowKey = str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """``digest``: of all rows that count (see ``digest``). ``horizon``: every transaction below it had ended when the
+    catalog was read. ``recent``: rows that were there, of other transactions. ``since``: of rows that publish tables
+    which are yet to come, the first transaction that had not begun when they were first seen. ``terms``: row filter and
+    columns of the tables that have such. ``leaves``: of each partitioned table that is sent as one its partitions and
+    their files. ``held``: tables that are lost already. ``clean``: tables without rows that are published from here on.
+    """
+
+    digest: str = ""
+    horizon: int = 0
+    recent: dict[RowKey, int] = field(default_factory=dict)
+    since: dict[RowKey, int] = field(default_factory=dict)
+    terms: dict[int, str] = field(default_factory=dict)
+    leaves: dict[int, dict[int, int]] = field(default_factory=dict)
+    held: frozenset[int] = frozenset()
+    clean: frozenset[int] = frozenset()
+
+    def has_seen(self, row: RowKey, xid: int) -> bool:
+        """The row as this transaction wrote it was there."""
+        return xid < self.horizon or self.recent.get(row) == xid
+
+    def to_text(self) -> str:
+        fields = {name: value for name, value in asdict(self).items() if value}
+        for name in ("held", "clean"):
+            if name in fields:
+                fields[name] = sorted(fields[name])
+        return dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        fields = loads(text)
+        return cls(
+            digest=fields.get("digest", ""),
+            horizon=fields.get("horizon", 0),
+            recent=fields.get("recent", {}),
+            since=fields.get("since", {}),
+            terms={int(table): terms for table, terms in fields.get("terms", {}).items()},
+            leaves={
+                int(table): {int(leaf): file for leaf, file in leaves.items()}
+                for table, leaves in fields.get("leaves", {}).items()
+            },
+            held=frozenset(fields.get("held", ())),
+            clean=frozenset(fields.get("clean", ())),
+        )

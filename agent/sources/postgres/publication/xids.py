@@ -1,0 +1,30 @@
+"""Transaction ids: full numbers, from the 32 bits that a row's ``xmin`` shows. Pure.
+
+A row keeps the number of the transaction that wrote it also when it is frozen, so the number may be of a round that is
+over. What cannot be of the last two thousand million transactions is older than anything that is compared with it.
+"""
+
+from typing import Final
+
+_ROUND: Final = 1 << 32
+#: below it are PostgreSQL's own: bootstrap, frozen
+_FIRST_NORMAL: Final = 3
+#: of a row that is older than all that counts
+ANCIENT: Final = 0
+#: later than every transaction
+NEVER: Final = 1 << 64
+
+
+def full(xmin: int, ahead: int) -> int:
+    """The full number of ``xmin``. ``ahead``: the first number that was not given yet when the row was seen."""
+    assert 0 <= xmin < _ROUND
+    age = (ahead - xmin) % _ROUND
+    if xmin < _FIRST_NORMAL or age >= _ROUND // 2 or age > ahead:
+        return ANCIENT
+    return ahead - age
+
+
+def parse_snapshot(text: str) -> tuple[int, int]:
+    """Of a ``pg_snapshot``: below the first all transactions have ended, from the second on none has begun."""
+    horizon, ahead, _ = text.split(":")
+    return int(horizon), int(ahead)

@@ -1,0 +1,61 @@
+"""Keys of tables: the columns that updates and deletes carry, and by which rows are upserted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from agent.sources.postgres.server.connection import Connection
+
+#: columns of every index that can be a key, best first: the replica identity, the primary key, then by name
+_KEYS_SQL = """
+SELECT i.indrelid::int8, i.indexrelid::int8, i.indisprimary, i.indisreplident, a.attname
+  FROM pg_catalog.pg_index i
+  JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+ CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+ WHERE i.indrelid IN ({ids}) AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+   AND k.place <= i.indnkeyatts
+   AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY e(attnum, place)
+                     LEFT JOIN pg_catalog.pg_attribute b ON b.attrelid = i.indrelid AND b.attnum = e.attnum
+                    WHERE e.place <= i.indnkeyatts AND b.attnotnull IS NOT TRUE)
+ ORDER BY i.indrelid, i.indisreplident DESC, i.indisprimary DESC, x.relname, k.place
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One index that tells rows apart."""
+
+    columns: tuple[str, ...]
+    is_primary: bool
+    is_identity: bool
+
+
+def read_keys(connection: Connection, table_ids: Sequence[str]) -> dict[int, list[Key]]:
+    rows = connection.query(_KEYS_SQL.format(ids=", ".join(table_ids) or "0"))
+    keys: dict[int, list[Key]] = {}
+    for (table, _, is_primary, is_identity), columns in groupby(rows, key=lambda row: row[:4]):
+        key = Key(tuple(str(row[4]) for row in columns), is_primary == "t", is_identity == "t")
+        keys.setdefault(int(table or 0), []).append(key)
+    return keys
+
+
+def key_of(connection: Connection, table_id: int) -> tuple[str, ...]:
+    """What updates and deletes of a table carry; empty where they carry nothing to upsert by, or the table is gone."""
+    rows = connection.query(f"SELECT relreplident FROM pg_catalog.pg_class WHERE oid = {int(table_id)}")
+    keys = read_keys(connection, [str(int(table_id))]).get(table_id, [])
+    return key_columns(str(rows[0][0]), keys) if rows else ()
+
+
+def key_columns(identity: str, keys: Sequence[Key]) -> tuple[str, ...]:
+    """The key that updates and deletes will carry; with a full identity every key is carried."""
+    match identity:
+        case "i":
+            usable = [key for key in keys if key.is_identity]
+        case "d":
+            usable = [key for key in keys if key.is_primary]
+        case "f":
+            usable = list(keys)
+        case _:
+            usable = []
+    return usable[0].columns if usable else ()

@@ -1,0 +1,119 @@
+"""Terms of a publication: which columns and rows of a table it sends, for who reads the table itself.
+
+A snapshot, a comparison and the stream have to agree. Without a column list all columns are sent but generated ones;
+stored ones are too where the publication says so (PostgreSQL 18), virtual ones never are: their values are in no log.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from json import loads
+from typing import Final
+
+from agent.errors import SourceConfigError
+from agent.filter.events import rules_for
+from agent.rows.schema import Column, TableSchema
+from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.sql import literal
+from reactor.records.changefeed import FilterConfig, TableRecord
+
+#: schemas, row filters and column lists in publications
+TERMS_VERSION: Final = 15
+GENERATED_VERSION: Final = 18
+#: every row
+ALL_ROWS: Final = "true"
+
+_TERMS_SQL: Final = (
+    "SELECT r.prrelid::int8, pg_catalog.pg_get_expr(r.prqual, r.prrelid), CASE WHEN r.prattrs IS NOT NULL THEN "
+    "pg_catalog.to_json(ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = r.prrelid "
+    "AND a.attnum = ANY (r.prattrs::int2[])))::text END FROM pg_catalog.pg_publication_rel r "
+    "JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid JOIN pg_catalog.pg_class c ON c.oid = r.prrelid "
+    "WHERE p.pubname IN ({names}) AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL) AND NOT EXISTS "
+    "(SELECT FROM pg_catalog.pg_publication_namespace n WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)"
+)
+_GENERATED_SQL: Final = (
+    "SELECT a.attrelid::int8, a.attname, a.attgenerated FROM pg_catalog.pg_attribute a "
+    "WHERE a.attrelid IN ({ids}) AND a.attgenerated <> '' AND NOT a.attisdropped"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """``columns``: None where there is no list. ``rows``: a condition of the source's."""
+
+    columns: frozenset[str] | None = None
+    rows: str = ALL_ROWS
+    sends_stored: bool = False
+
+    def sends(self, column: str, generated: str) -> bool:
+        """``generated``: PostgreSQL's letter, empty for a plain column."""
+        if self.columns is not None:
+            return column in self.columns
+        return not generated or (generated == "s" and self.sends_stored)
+
+
+@dataclass(frozen=True, slots=True)
+class AllTerms:
+    """Of all tables of some publications."""
+
+    default: Terms = Terms()
+    special: tuple[tuple[int, Terms], ...] = ()
+
+    def of(self, table_id: int) -> Terms:
+        return dict(self.special).get(table_id, self.default)
+
+
+def read_terms(connection: Connection, publications: Iterable[str]) -> AllTerms:
+    """Where none of the publications is there yet they will be made by us, and send all they can."""
+    names = ", ".join(literal(name) for name in publications) or "NULL"
+    version = connection.server_version
+    if version < TERMS_VERSION:
+        return AllTerms()
+    stored = "bool_or(pubgencols = 's')" if version >= GENERATED_VERSION else "false"
+    [[is_there, sends]] = connection.query(
+        f"SELECT count(*) > 0, {stored} FROM pg_catalog.pg_publication WHERE pubname IN ({names})"
+    )
+    sends_stored = sends == "t" if is_there == "t" else version >= GENERATED_VERSION
+    special = (
+        (
+            int(table or 0),
+            Terms(None if columns is None else frozenset(loads(columns)), rows or ALL_ROWS, sends_stored),
+        )
+        for table, rows, columns in connection.query(_TERMS_SQL.format(names=names))
+    )
+    return AllTerms(Terms(sends_stored=sends_stored), tuple(special))
+
+
+def refuse_unsent(
+    connection: Connection, publications: Sequence[str], tables: Collection[TableRecord], filter: FilterConfig
+) -> None:
+    """Generated columns do not vanish: they are sent, or left out by somebody who says so.
+
+    :raises SourceConfigError: a column is neither.
+    """
+    terms = read_terms(connection, publications)
+    ids = ", ".join(str(table.table_id) for table in tables) or "0"
+    named = {table.table_id: table for table in tables}
+    for oid, column, kind in connection.query(_GENERATED_SQL.format(ids=ids)):
+        table, name = named[int(oid or 0)], str(column)
+        own = terms.of(table.table_id)
+        if own.columns is None and not own.sends(name, str(kind)) and _is_selected(table, name, filter):
+            raise SourceConfigError(_unsent(table, name, str(kind), connection.server_version))
+
+
+def _is_selected(table: TableRecord, column: str, filter: FilterConfig) -> bool:
+    key = tuple(Column(name, 0, -1) for name in table.key)
+    schema = TableSchema(table.table_id, table.schema_name, table.name, (*key, Column(column, 0, -1)))
+    selected = rules_for(filter, table.schema_name, table.name).select(schema)
+    return column in {one.name for one in selected.columns}
+
+
+def _unsent(table: TableRecord, column: str, kind: str, version: int) -> str:
+    name = f"{table.schema_name}.{table.name}"
+    publish = ""
+    if kind == "s" and version >= GENERATED_VERSION:
+        publish = "let the publication send it (SET (publish_generated_columns = stored)), or "
+    return (
+        f"table {name} has the {'stored' if kind == 's' else 'virtual'} generated column {column}, whose values the "
+        f"source does not send; {publish}leave it out by a column selector: "
+        f'matcher = ["{name}"], columns = ["*", "!{column}"]'
+    )

@@ -1,0 +1,51 @@
+"""Proofs of publications as values: transaction ids that wrap, and what is written down reads the same again."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.sources.postgres.publication import xids
+from agent.sources.postgres.publication.proof import Proof
+
+_ROUND = 1 << 32
+_keys = st.from_regex(r"[prndika][0-9]{1,9}", fullmatch=True)
+_xids = st.integers(0, 1 << 63)
+_tables = st.integers(1, _ROUND - 1)
+
+
+@given(st.integers(3, 1 << 40), st.integers(1, (1 << 31) - 1))
+def test_a_transaction_of_the_last_two_thousand_million_has_its_full_number(ahead: int, age: int) -> None:
+    xid = ahead - age
+    if xid > 0 and xid % _ROUND >= 3:
+        assert xids.full(xid % _ROUND, ahead) == xid
+
+
+@given(st.integers(0, _ROUND - 1), st.integers(3, 1 << 40))
+def test_no_transaction_is_of_the_future(xmin: int, ahead: int) -> None:
+    """What a wrapped number hides is old: the server lets none be older than two thousand million that counts."""
+    assert xids.full(xmin, ahead) <= ahead
+    assert xids.full(0, ahead) == xids.full(1, ahead) == xids.full(2, ahead) == xids.ANCIENT
+
+
+@given(
+    st.builds(
+        Proof,
+        digest=st.text(),
+        horizon=_xids,
+        recent=st.dictionaries(_keys, _xids),
+        since=st.dictionaries(_keys, _xids),
+        terms=st.dictionaries(_tables, st.text(min_size=1)),
+        leaves=st.dictionaries(_tables, st.dictionaries(_tables, _tables, min_size=1)),
+        held=st.frozensets(_tables),
+        clean=st.frozensets(_tables),
+    )
+)
+def test_a_proof_reads_as_it_was_written(proof: Proof) -> None:
+    assert Proof.from_text(proof.to_text()) == proof
+
+
+@given(_xids, st.dictionaries(_keys, _xids), _keys, _xids)
+def test_a_row_is_known_by_number_and_transaction(horizon: int, recent: dict[str, int], row: str, xid: int) -> None:
+    proof = Proof(horizon=horizon, recent=recent)
+    assert proof.has_seen(row, xid) == (xid < horizon or recent.get(row) == xid)
+    if xid >= horizon:
+        assert not Proof(horizon=horizon, recent={row: xid}).has_seen(row, xid + 1)
