@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from agent.errors import LogError
-from agent.log.segment import BATCHES, COMMIT_TIME, SCHEMA
+from agent.log.segment import BATCHES, COMMIT_TIME, SCHEMA, refuse_newer
 from agent.log.storage import open_input
 from agent.rows.schema import LOG_BATCH, TableSchema
 
@@ -51,6 +51,7 @@ def _open(file: Any, path: str) -> Any:
         schema = reader.schema
     except _UNREADABLE as error:
         raise LogError(_ended(path, "in its head", error)) from None
+    refuse_newer(schema, path)
     if BATCHES not in (schema.metadata or {}) or not schema.remove_metadata().equals(LOG_BATCH.remove_metadata()):
         raise LogError(f"{path} is an Arrow file, but no segment of a change log; name one of those")
     return reader

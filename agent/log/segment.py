@@ -29,6 +29,9 @@ from reactor.ids import Ts
 SCHEMA = b"weir.schema"
 COMMIT_TIME = b"weir.commit_time"
 BATCHES = b"weir.batches"
+#: of the file; one without it is of v0.1.0
+FORMAT = b"weir.format"
+NEWEST_FORMAT = 1
 
 _PIECE_BYTES = 4 << 20
 #: what runs beside it has the other cores; a batch of some rows takes a third of the time so
@@ -77,7 +80,7 @@ def write(directory: LogDirectory, name: SegmentName, batches: Sequence[TableBat
 def _write_file(file: BinaryIO, whole: Sequence[TableBatch]) -> None:
     batches = [replace(item, batch=piece) for item in whole for piece in _pieces(item.batch)]
     listing = [[item.schema.table_id, item.batch.num_rows] for item in batches]
-    schema = LOG_BATCH.with_metadata({BATCHES: json.dumps(listing)})
+    schema = LOG_BATCH.with_metadata({BATCHES: json.dumps(listing), FORMAT: str(NEWEST_FORMAT)})
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_file(file, schema, options=options) as writer:
         for item in batches:
@@ -154,9 +157,21 @@ def _between(batch: pa.RecordBatch, from_ts: Ts, to_ts: Ts) -> pa.RecordBatch:
 
 def _reader(file: Any, path: str) -> Any:
     try:
-        return pa.ipc.open_file(file, options=_OPTIONS)
+        reader = pa.ipc.open_file(file, options=_OPTIONS)
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
+    refuse_newer(reader.schema, path)
+    return reader
+
+
+def refuse_newer(schema: pa.Schema, path: str) -> None:
+    """:raises LogError: the segment was written by a version whose segments this one cannot read."""
+    number = int((schema.metadata or {}).get(FORMAT, b"1"))
+    if number > NEWEST_FORMAT:
+        raise LogError(
+            f"segment {path} is of format {number}, and this version of Weir reads up to {NEWEST_FORMAT}: "
+            "read it with the version that wrote it, or a newer one"
+        )
 
 
 def _listing(reader: Any) -> list[list[int]]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agent.errors import LogError, LogStorageMismatchError
 from agent.log import segment, storage
+from agent.log.salvage import whole_batches
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
 from reactor.ids import Ts
@@ -101,3 +102,14 @@ def test_the_marker_tells_one_storage_from_another(tmp_path: Path) -> None:
     storage.claim(second, cluster_id="c1", expected=None)
     with pytest.raises(LogStorageMismatchError):
         storage.claim(second, cluster_id="c1", expected=marker)
+
+
+def test_a_segment_of_a_later_format_is_refused_by_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "NEWEST_FORMAT", 2)
+    ref = put(directory(tmp_path), name(1, first=5, last=9), batch(7, (5, 0)))
+    assert segment.contents_of(ref.path)[0] == {7}
+    monkeypatch.setattr(segment, "NEWEST_FORMAT", 1)
+    with pytest.raises(LogError, match=r"is of format 2, and this version of Weir reads up to 1: read it with"):
+        segment.contents_of(ref.path)
+    with pytest.raises(LogError, match="is of format 2"):
+        list(whole_batches(ref.path))
