@@ -59,7 +59,8 @@ class TableSchema:
     """One version of one table.
 
     ``replica_identity`` is PostgreSQL's letter: d (key), n (nothing), f (full), i (index). ``dialect`` says whose
-    types and events these are. ``zero_dates``: MySQL only, as the changefeed's configuration says.
+    types and events these are. ``zero_dates``: MySQL only, as the changefeed's configuration says. ``collation``: MySQL
+    only, of texts in columns to come, 0 where nobody has asked; it is not stored.
     """
 
     table_id: int
@@ -69,6 +70,7 @@ class TableSchema:
     replica_identity: str = "d"
     dialect: Dialect = Dialect.POSTGRESQL
     zero_dates: ZeroDates = ZeroDates.NULL
+    collation: int = field(default=0, compare=False)
 
     @property
     def qualified_name(self) -> str:
@@ -80,6 +82,7 @@ class TableSchema:
 
     def to_json(self) -> str:
         fields = asdict(self)
+        del fields["collation"]
         fields["columns"] = [_without_defaults(column) for column in fields["columns"]]
         return json.dumps(fields, separators=(",", ":"))
 

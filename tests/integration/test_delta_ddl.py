@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from agent.errors import TableHeldError
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.delta.sink import DeltaSink
-from reactor.ids import Ts
+from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
 from tests.integration.test_delta_sink import KEYED, SPAN, loaded, task
 from tests.unit.agent.changes_build import ARROW, changes, delete, insert, table_schema
@@ -96,6 +96,18 @@ def test_renamed_dropped_filled_and_widened_at_once(tmp_path: Path) -> None:
     assert rows(tmp_path) == [(1, "a", None, date(2020, 2, 3)), (2, "b", None, None)]
     stored = pa.schema(DeltaTable(str(tmp_path / "public/t")).schema().to_arrow())
     assert [str(item.type) for item in stored] == ["int64", "string", "decimal128(12, 2)", "date32[day]"]
+
+
+def test_a_table_in_the_place_of_one_that_goes_with_it(tmp_path: Path) -> None:
+    """CREATE OR REPLACE TABLE: both at one Ts; crashes in between, and doing it again, change nothing."""
+    sink = loaded(tmp_path, rows=ROWS)
+    new = KEYED.with_(table_id=99, start_ts=Ts(149))
+    sink.alter([dropped(KEYED, ts=150)])
+    for _ in range(2):
+        sink.alter([dropped(KEYED, ts=150), created(new, ts=150)])
+        assert rows(tmp_path) == []
+    assert sink.committed_ts(new, TableSpan(99)) == 149
+    sink.alter([dropped(OTHER, ts=150)])  # which never was here
 
 
 def test_names_that_change_places(tmp_path: Path) -> None:

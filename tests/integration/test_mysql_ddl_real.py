@@ -12,13 +12,14 @@ from agent.ports.source import Position, Scope, StreamOrder
 from agent.rows.arena import Arena
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable
-from agent.sources.mysql.ddl.interpreter import Interpreter, Server
+from agent.sources.mysql.ddl.interpreter import Interpreter
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.ddl.surroundings import Server
 from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.charsets import charset_of
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position.positions import SourcePosition
-from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.catalog import database_collation, read_schemas
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.streams import MysqlStream, MysqlStreams
@@ -58,6 +59,11 @@ def look_at(server: EmbeddedMariaDB, name: tuple[str, str]) -> TableSchema | Non
     return None
 
 
+def collation_of(server: EmbeddedMariaDB, database: str) -> int:
+    with connect(server.uri()) as connection:
+        return database_collation(connection, database)
+
+
 class Followed:
     """Statements run on the server, and followed by their words alone, unless it ``looks``."""
 
@@ -77,6 +83,7 @@ class Followed:
             zero_dates=ZeroDates.NULL,
             is_mariadb=is_mariadb(server),
             time_zone="UTC",
+            collation_of=lambda name: collation_of(server, name),
         )
         self._interpreter = Interpreter(self.known, them)
 

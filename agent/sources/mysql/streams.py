@@ -18,13 +18,15 @@ from agent.sources.mysql.binlog.recover import forgotten
 from agent.sources.mysql.binlog.reread import Reread
 from agent.sources.mysql.binlog.rolled_back import RolledBack
 from agent.sources.mysql.binlog.stream import BinlogStream
-from agent.sources.mysql.ddl.interpreter import Interpreter, Server
+from agent.sources.mysql.ddl.interpreter import Interpreter
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.ddl.surroundings import Server
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position.consistency import current_place
 from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.position.resume import position_at, resume
-from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, read_schemas
+from agent.sources.mysql.server.cascades import logs_cascades
+from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collation, read_schemas
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.uri import Target
 from reactor.records.changefeed import DdlRecord, SinkMode
@@ -98,7 +100,13 @@ class MysqlStreams:
             is_mariadb=connection.is_mariadb,
             time_zone=str(time_zone),
             folds_names=folding == "1",
+            collation_of=self._collation_of,
+            logs_cascades=logs_cascades(connection),
         )
+
+    def _collation_of(self, database: str) -> int:
+        with connect(self._target) as connection:
+            return database_collation(connection, database)
 
     def _look(self, name: tuple[str, str]) -> TableSchema | None:
         """The stream's own connection cannot answer questions."""

@@ -9,8 +9,9 @@ import pytest
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable
 from agent.sources.mysql.ddl.event import DdlEvent
-from agent.sources.mysql.ddl.interpreter import Interpreter, Server
+from agent.sources.mysql.ddl.interpreter import Interpreter
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.ddl.surroundings import Server
 from agent.sources.mysql.decode.table_ids import table_id
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
@@ -314,6 +315,7 @@ def test_what_the_server_shows_may_leave_values_open() -> None:
         ("ALTER TABLE t ENGINE=BLACKHOLE", "the engine BLACKHOLE"),
         ("ALTER IGNORE TABLE t ADD UNIQUE (a)", "ALTER IGNORE"),
         ("ALTER TABLE t ADD UNIQUE u (a) USING HASH", "hidden column"),
+        ("ALTER TABLE t MODIFY a TEXT, ADD UNIQUE u (b, A)", "hidden column"),
         ("ALTER TABLE t ADD FOREIGN KEY (b) REFERENCES u (id) ON DELETE CASCADE", "foreign key"),
         ("ALTER TABLE t ADD CONSTRAINT x FOREIGN KEY f (b) REFERENCES u (id) ON UPDATE SET NULL", "foreign key"),
         ("ALTER TABLE t ADD n INT AUTO_INCREMENT UNIQUE", "the new column n"),

@@ -59,8 +59,10 @@ def alter(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
 
 
 def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
-    """Mark the table as gone from its source."""
+    """Mark the table as gone from its source. One that was held from its beginning was never here."""
     assert change.before is not None
+    if place.open() is None:
+        return
     table_id = change.before.table_id
 
     def attempt(table: DeltaTable) -> None:
@@ -88,7 +90,7 @@ def take_over(place: TablePlace, writer: Writer, change: SchemaChange, descripti
     def attempt(table: DeltaTable) -> None:
         gone_ts = dropped_ts(table)
         if gone_ts is None or gone_ts > change.ts:
-            return  # taken over already, or by a later one
+            return  # taken over already, or by a later one; one statement may drop a table and create it
         positions = {
             delta_table.record_id(writer.changefeed, TableSpan(record.table_id)): int(record.start_ts),
             repartition.record_id(writer.changefeed, record.table_id): 0,

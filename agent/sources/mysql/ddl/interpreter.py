@@ -10,19 +10,20 @@ cannot be read is looked at; where that does not tell what became of each column
 - Ids last: a table keeps its id under every name, and a new one of an old name gets another, if that is still in use.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
-from agent.rows.schema import Column, Dialect, TableSchema, ZeroDates
+from agent.rows.schema import Dialect, TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import shadows
 from agent.sources.mysql.ddl.changing import Changes
 from agent.sources.mysql.ddl.copies import Copies, by_name
 from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.ddl.likeness import is_like, is_open, key_of
 from agent.sources.mysql.ddl.parser import parse
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.parse import (
@@ -38,10 +39,8 @@ from agent.sources.mysql.ddl.parser.parse import (
 )
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.ddl.shadows import Shadow
-from agent.sources.mysql.decode import types
+from agent.sources.mysql.ddl.surroundings import Server
 from agent.sources.mysql.decode.table_ids import table_id
-from agent.sources.mysql.decode.types import FieldType
-from agent.sources.mysql.retyping import texts
 from agent.sources.mysql.retyping.terms import Terms
 from agent.sources.mysql.values.session import SYSTEM, Session
 from reactor.ids import Ts
@@ -55,25 +54,6 @@ _CAME: Final = (
     "it was renamed into the filter, and its rows are not in the log; rename it back, or leave it out by "
     'ignore-event = ["rename table"], or create the changefeed again'
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """``wants``: whether a new table is, by schema and name; ``takes``: whether it can be replicated. ``look``: a
-    table's definition as it is now, None when it is gone. ``ignores_rename``: whether a table that gets this name by
-    this statement shall be left out. ``time_zone``: its own, empty where it cannot be told.
-    ``folds_names``: tables are in lower case there, however a statement spells them. ``logs_cascades``: what foreign
-    keys do to rows is in its log, or nobody minds."""
-
-    wants: Callable[[str, str], bool]
-    takes: Callable[[TableRecord], bool]
-    look: Callable[[Name], TableSchema | None]
-    ignores_rename: Callable[[Name, str], bool]
-    zero_dates: ZeroDates
-    is_mariadb: bool
-    time_zone: str = ""
-    folds_names: bool = False
-    logs_cascades: bool = False
 
 
 class Interpreter:
@@ -94,6 +74,7 @@ class Interpreter:
         :raises SourceError: the server cannot be asked.
         """
         self._changes = Changes(self._known)
+        self._ask_collations(event)
         for edit in parse.parse_ddl(
             event.statement,
             event.database,
@@ -102,6 +83,7 @@ class Interpreter:
             session=self._session(event),
             folds_names=self._server.folds_names,
             copies=self._copies.by_name,
+            collation_of=self._server.collation_of,
         ):
             self._take(edit, event)
         for table in self._copies.end_statement():
@@ -118,6 +100,13 @@ class Interpreter:
     def mentioned(self, statement: str, database: str) -> list[Name]:
         """The tables of ours that a statement names anywhere."""
         return parse.mentioned(statement, database, self._known.by_name, folds_names=self._server.folds_names)
+
+    def _ask_collations(self, event: DdlEvent) -> None:
+        """Of tables that a statement names: their texts to come have it, unless the statement says another."""
+        for name in self.mentioned(event.statement, event.database):
+            table = self._known.by_name[name]
+            if table.schema is not None and not table.schema.collation and (found := self._server.look(name)):
+                self._known.put(replace(table, schema=replace(table.schema, collation=found.collation)))
 
     def _record(self, ts: Ts, statement: str) -> DdlRecord | None:
         changes = self._changes.taken()
@@ -286,6 +275,8 @@ class Interpreter:
         if self._copies.alter(edit.table, edit.schema, columns, edit.untold):
             return
         table = self._known.by_name[edit.table]
+        if table.is_held:
+            return
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has one"
         self._put(table, schema, columns, self._terms(event))
@@ -323,14 +314,14 @@ class Interpreter:
                 self._unfollow(Unfollowed(name, _unreadable(event)))
             return
         columns = by_name(before, schema, edit.columns)
-        is_open = _is_open(before, schema, columns, edit.columns.added)
+        leaves_open = is_open(before, schema, columns, edit.columns.added)
         if copy is not None:
             self._copies.alter(name, schema, columns, ())
-            if is_open:
+            if leaves_open:
                 self._copies.doubt(name, _unreadable(event))
         elif known is not None:
             self._put(known, schema, columns, self._terms(event))
-            if is_open:
+            if leaves_open:
                 self._hold(name, _unreadable(event))
 
     def _terms(self, event: DdlEvent) -> Terms:
@@ -340,7 +331,7 @@ class Interpreter:
 
     def _put(self, table: KnownTable, schema: TableSchema, columns: Columns, terms: Terms) -> None:
         self._changes.touch(table)
-        record = table.record.with_(key=_key(table.record.key, schema.key))
+        record = table.record.with_(key=key_of(table.record.key, schema.key))
         self._changes.put(KnownTable(record, self._ours(schema, record)), columns, terms)
 
     def _exact(self, name: Name, told: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:
@@ -348,7 +339,9 @@ class Interpreter:
         found = self._server.look(name)
         if told is None:
             return found
-        return found if found is not None and _is_like(found, told, asks_key=asks_key) else told
+        if found is None or not is_like(found, told, asks_key=asks_key):
+            return told
+        return replace(found, collation=told.collation or found.collation)
 
     def _ours(self, schema: TableSchema, record: TableRecord) -> TableSchema:
         named = replace(schema, schema_name=record.schema_name, name=record.name)
@@ -375,35 +368,3 @@ def _untold(columns: Iterable[str]) -> str:
 
 def _unreadable(event: DdlEvent) -> str:
     return f"a statement cannot be read that may change it: {' '.join(event.statement[:120].split())}"
-
-
-def _is_open(before: TableSchema, after: TableSchema, columns: Columns, told: Iterable[str]) -> bool:
-    """Whether what became of the values is not plain to see: a column is new, or of another definition."""
-    old = {column.name: column for column in before.columns}
-    for column in after.columns:
-        origin = old.get(columns.renames.get(column.name, column.name))
-        if column.name in columns.added:
-            if column.name not in told:
-                return True
-        elif origin is None or replace(origin, name=column.name, is_key=column.is_key) != column:
-            return True
-    return False
-
-
-def _key(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
-    return before if set(before) == set(after) else after
-
-
-def _is_like(found: TableSchema, told: TableSchema, *, asks_key: bool) -> bool:
-    """The same columns, as far as the statement tells them, and the same key."""
-    shapes = [[_told(column) for column in schema.columns] for schema in (found, told)]
-    is_same_key = asks_key or not told.key or set(found.key) == set(told.key)
-    return shapes[0] == shapes[1] and is_same_key
-
-
-def _told(column: Column) -> tuple[object, ...]:
-    """What a statement tells of a column for sure: not its character set, which may be the table's."""
-    is_short = column.type_id in (FieldType.STRING, FieldType.VARCHAR)
-    length = texts.length_max(column) if is_short else column.modifier
-    is_bytes = types.is_binary(column) and column.type_id in types.CHARACTER_TYPES
-    return column.name, column.type_id, length, column.is_unsigned, column.members, is_bytes

@@ -7,12 +7,16 @@ of the table at this place; where that does not fit, nobody knows the names of i
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from agent.errors import DecodeError
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable
 from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
 from agent.sources.mysql.decode.table_name import parse_table_name
+
+#: MariaDB's columns for unique keys that are too long for an index
+_HIDDEN: Final = "DB_ROW_HASH_"
 
 
 class TableUnknownError(Exception):
@@ -100,14 +104,18 @@ def _is_same(one: KnownTable, other: KnownTable) -> bool:
 
 def _completed(declared: TableMap, known: TableSchema | None) -> TableSchema:
     schema = declared.schema
+    if any(column.name.startswith(_HIDDEN) for column in schema.columns):
+        raise TableUnknownError(
+            (schema.schema_name, schema.name), "it has a unique key by hash, with a hidden column in the log"
+        )
     if declared.has_names and declared.has_members:
         names = {column.name: column for column in known.columns} if known else {}
         return replace(schema, columns=tuple(_named(column, names.get(column.name)) for column in schema.columns))
     if known is None or not _fits(schema.columns, known.columns):
         raise TableUnknownError(
             (schema.schema_name, schema.name),
-            "the binlog does not name its columns, and they are not those that Weir knows; run: SET GLOBAL "
-            "binlog_row_metadata = 'FULL'",
+            "the binlog does not name its columns, and they are not those that Weir knows"
+            f"{_difference(schema, known)}; run: SET GLOBAL binlog_row_metadata = 'FULL'",
         )
     return known
 
@@ -117,6 +125,16 @@ def _fits(declared: tuple[Column, ...], known: tuple[Column, ...]) -> bool:
     return [(column.type_id, column.modifier) for column in declared] == [
         (column.type_id, column.modifier) for column in known
     ]
+
+
+def _difference(declared: TableSchema, known: TableSchema | None) -> str:
+    if known is None:
+        return ""
+    if len(declared.columns) != len(known.columns):
+        return f" ({len(declared.columns)} of them, and Weir knows {len(known.columns)})"
+    pairs = zip(declared.columns, known.columns, strict=True)
+    one, other = next(pair for pair in pairs if not _fits(pair[:1], pair[1:]))
+    return f" ({other.name} is {other.type_name}, and has type {one.type_id} ({one.modifier}) in the log)"
 
 
 def _named(declared: Column, known: Column | None) -> Column:

@@ -29,10 +29,14 @@ from agent.sources.mysql.ddl.parser.cursor import UnreadableError
 from agent.sources.mysql.ddl.parser.definitions import FIRST, Definition
 from agent.sources.mysql.ddl.parser.type_words import TypeWords
 from agent.sources.mysql.decode import charsets, type_names
-from agent.sources.mysql.decode.types import CHARACTER_TYPES, FieldType, is_binary
+from agent.sources.mysql.decode.types import FieldType, is_binary
 from agent.sources.mysql.values import defaults
 
+_BLOBS: Final = frozenset({FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.GEOMETRY})
+#: bytes of an index of InnoDB
+_KEY_BYTES_MAX: Final = 3072
 _SHORT_TEXTS: Final = frozenset({FieldType.STRING, FieldType.VARCHAR})
+_TEXTS: Final = _SHORT_TEXTS | {FieldType.BLOB, FieldType.VARCHAR_COMPRESSED, FieldType.BLOB_COMPRESSED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,17 @@ class TableEditor:
         self._around = around
         self._items = [_Item(column, column.name) for column in schema.columns]
         self._key: tuple[str, ...] | None = None
+        #: names of columns that IF NOT EXISTS finds there: those of before, and of parts that have been carried out
+        self._taken = [column.name for column in schema.columns]
         self._is_defined_anew = False
+        #: all texts go to one character set, whatever they say themselves
+        self._converts = False
         self._fills: dict[str, str] = {}
         self._required: set[str] = set()
         self.untold: tuple[str, ...] = ()
         self.asks_key = False
+        #: it has a unique key with a hidden column from here on
+        self.has_hash = False
 
     @property
     def schema(self) -> TableSchema:
@@ -68,7 +78,7 @@ class TableEditor:
         if self._key is not None:
             wanted = {name.lower() for name in self._key}
             columns = [replace(column, is_key=column.name.lower() in wanted) for column in columns]
-        return replace(self._before, columns=tuple(columns))
+        return replace(self._before, columns=tuple(columns), collation=self._around.known_collation)
 
     def keyed(self, key: tuple[str, ...]) -> TableSchema:
         """The table as it is, by this key."""
@@ -78,6 +88,7 @@ class TableEditor:
     @property
     def is_changed(self) -> bool:
         is_same = self.schema == self._before and all(item.column.name == item.origin for item in self._items)
+        is_same = is_same and self._around.known_collation == self._before.collation
         return not is_same or self._is_defined_anew or self._key is not None or self.asks_key
 
     def columns(self) -> Columns:
@@ -95,9 +106,15 @@ class TableEditor:
     def alter(self, parts: Sequence[Part]) -> bool:
         """Whether all parts are understood. Columns go and change their names first, as at the server, then they come
         to their places, one after the other."""
-        steps = [*((self._leave, part) for part in parts), *((self._come, part) for part in parts)]
+        steps = [*((step, part) for step in (self._set, self._leave, self._come) for part in parts)]
         done = [_is_done(step, part) for step, part in steps]
         return all(done)
+
+    def _set(self, part: Part) -> bool:
+        """The character set, which counts for all parts."""
+        if not isinstance(part, Convert):
+            return True
+        return self._set_default(part.charset) and (part.is_default or self._convert())
 
     def _leave(self, part: Part) -> bool:
         """The columns that go, or are another then, at the places where they are."""
@@ -119,8 +136,6 @@ class TableEditor:
             case AddKey() | DropKey():
                 self._set_key(part)
                 return True
-            case Convert(charset, is_default):
-                return is_default or self.convert(charset)
         return not isinstance(part, Unread)
 
     def _rename(self, old: str, new: str) -> bool:
@@ -131,7 +146,17 @@ class TableEditor:
         self._items[at] = replace(self._items[at], column=replace(self._items[at].column, name=new))
         return True
 
+    def _is_hashed(self, key: AddKey) -> bool:
+        """Whether MariaDB keeps a hash of its columns, as they are too long for an index."""
+        names = {name.lower() for name in key.columns}
+        columns = [item.column for item in self._items if item.column.name.lower() in names]
+        has_blob = any(column.type_id in _BLOBS for column in columns)
+        longest = sum(column.modifier for column in columns if column.type_id in _SHORT_TEXTS)
+        return self._around.is_mariadb and (key.is_hashed or has_blob or longest > _KEY_BYTES_MAX)
+
     def _set_key(self, part: AddKey | DropKey) -> None:
+        if isinstance(part, AddKey) and not part.is_primary:
+            self.has_hash = self.has_hash or self._is_hashed(part)
         if isinstance(part, AddKey) and part.is_primary:
             self._key = part.columns
         elif isinstance(part, DropKey) and part.name.upper() == PRIMARY:
@@ -139,29 +164,33 @@ class TableEditor:
         elif isinstance(part, DropKey) or not self.schema.key:
             self.asks_key = True
 
-    def convert(self, charset: str) -> bool:
-        """All texts to another character set. Whether that is known, and of which size they are then."""
-        collation = charsets.collation_of(charset)
-        if not collation or charset.lower() == "binary":
+    def _set_default(self, charset: str) -> bool:
+        """Of texts that come with this statement or later, wherever it says so."""
+        collation = charsets.collation_of(charset) if charset else self._around.database_collation
+        is_of_set = charset.lower().startswith("uca1400")
+        if collation:
+            self._around = replace(self._around, collation=collation, is_sure=True)
+        return bool(collation) or is_of_set
+
+    def _convert(self) -> bool:
+        """All texts to the character set that is the default now. Whether it is known what they are then."""
+        collation = self._around.collation
+        if collation == charsets.BINARY_COLLATION:
             return False
         for at, item in enumerate(self._items):
-            column = item.column
-            if column.members or (column.type_id in CHARACTER_TYPES and not is_binary(column)):
-                self._items[at] = replace(item, column=_converted(column, collation))
-        self._is_defined_anew = True
+            if (item.column.members or item.column.type_id in _TEXTS) and not is_binary(item.column):
+                self._items[at] = replace(item, column=_converted(item.column, collation))
+        self._is_defined_anew = self._converts = True
         return True
 
     def _add(self, part: AddColumn) -> bool:
         definition = part.definition
-        if part.if_absent and self._is_there(definition.name):
+        if part.if_absent and _index(definition.name, self._taken) is not None:
             return True
+        self._taken.append(definition.name)
         column, node = self._column(definition), definition.node()
         self._fill(node, column)
         return self._place(_Item(column), definition.place)
-
-    def _is_there(self, name: str) -> bool:
-        """By its name before the statement, or as one that came with it."""
-        return self._at(name) is not None
 
     def _fill(self, definition: exp.ColumnDef, column: Column) -> None:
         text = defaults.of_new_column(definition, column, self._around.session)
@@ -189,6 +218,7 @@ class TableEditor:
         return True
 
     def _move(self, part: ChangeColumn) -> bool:
+        self._taken.append(part.definition.name)
         at = self._original(part.old)
         if at is None or part.definition.place is None:
             return True
@@ -205,7 +235,7 @@ class TableEditor:
     def _column(self, definition: Definition) -> Column:
         """:raises UnreadableError: nobody knows its type or its character set."""
         around = self._around
-        if definition.charset and definition.charset.lower() != "binary":
+        if definition.charset and definition.charset.lower() != "binary" and not self._converts:
             collation = charsets.collation_of(definition.charset)
             if not collation:
                 raise UnreadableError(f"{definition.charset} is no known character set")
@@ -213,9 +243,10 @@ class TableEditor:
         kind = definition.node().args["kind"]
         assert isinstance(kind, exp.DataType)
         column = column_of(definition.name, kind, around)
-        if column is None or definition.is_compressed:
+        if column is None:
             raise UnreadableError(f"{kind.sql('mysql')} is no known type")
-        return sized(column, definition.type)
+        column = sized(column, definition.type)
+        return _compressed(column) if definition.is_compressed else column
 
     def _place(self, item: _Item, place: str | None, *, at: int | None = None) -> bool:
         """Whether it stands where it should."""
@@ -238,6 +269,13 @@ class TableEditor:
         return _index(name, [item.origin or "" for item in self._items])
 
 
+def _compressed(column: Column) -> Column:
+    """MariaDB's: a byte more says how a value is compressed."""
+    if column.type_id == FieldType.VARCHAR:
+        return _named(replace(column, type_id=int(FieldType.VARCHAR_COMPRESSED)), column.modifier + 1)
+    return _named(replace(column, type_id=int(FieldType.BLOB_COMPRESSED)), column.modifier)
+
+
 def _is_done(step: Callable[[Part], bool], part: Part) -> bool:
     try:
         return step(part)
@@ -251,22 +289,33 @@ def sized(column: Column, words: TypeWords) -> Column:
         column = replace(column, is_unsigned=True)
     if words.size:
         longest = words.size * charsets.bytes_per_character(charsets.charset_of(column.collation))
-        column = replace(column, modifier=next(width for width in (1, 2, 3, 4) if longest < 1 << 8 * width))
+        column = replace(column, modifier=_length_bytes(longest))
     if not (words.size or words.is_unsigned or words.display):
         return column
     return replace(column, type_name=type_names.name_of(column, words.display, is_zerofill=words.is_zerofill))
 
 
 def _converted(column: Column, collation: int) -> Column:
-    """A text of as many characters, for which it may become a larger type."""
+    """In another character set: of as many characters, or, in a type by the bytes of its length, at least as many."""
     if column.members:
         return replace(column, collation=collation)
     old, new = (charsets.bytes_per_character(charsets.charset_of(number)) for number in (column.collation, collation))
+    column = replace(column, collation=collation)
     if column.type_id in _SHORT_TEXTS:
-        return replace(column, collation=collation, modifier=column.modifier // old * new)
+        return _named(column, column.modifier // old * new)
+    if column.type_id == FieldType.VARCHAR_COMPRESSED:
+        return _named(column, (column.modifier - 1) // old * new + 1)
     longest = ((1 << 8 * column.modifier) - 1) // old * new
-    width = max(column.modifier, next((size for size in (1, 2, 3) if longest < 1 << 8 * size), 4))
-    column = replace(column, collation=collation, modifier=width)
+    return _named(column, max(column.modifier, _length_bytes(longest))) if new > old else column
+
+
+def _length_bytes(longest: int) -> int:
+    """Of the smallest type of text that holds so many bytes."""
+    return next((width for width in (1, 2, 3) if longest < 1 << 8 * width), 4)
+
+
+def _named(column: Column, modifier: int) -> Column:
+    column = replace(column, modifier=modifier)
     return replace(column, type_name=type_names.name_of(column))
 
 

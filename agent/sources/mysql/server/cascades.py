@@ -17,12 +17,18 @@ _ACTION: Final = re.compile(
 )
 
 
+def logs_cascades(connection: Connection) -> bool:
+    """Whether the server logs what foreign keys do to rows."""
+    if connection.is_mariadb:
+        return False
+    rows = connection.query("SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+    return bool(rows) and rows[0][1] == "OFF"
+
+
 def unlogged_cascades(connection: Connection, tables: Sequence[tuple[str, str]]) -> list[str]:
     """Those of ``tables`` whose rows change with their parents' and not in the binlog."""
-    if not connection.is_mariadb:
-        rows = connection.query("SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
-        if rows and rows[0][1] == "OFF":
-            return []
+    if logs_cascades(connection):
+        return []
     found = []
     for table in tables:
         [(_, definition, *_)] = connection.query(f"SHOW CREATE TABLE {qualified(*table)}")

@@ -27,6 +27,8 @@ SELECT table_schema, table_name, column_name, data_type, column_type, character_
        numeric_scale, datetime_precision, collation_name, column_key
   FROM information_schema.columns WHERE {tables} ORDER BY table_schema, table_name, ordinal_position
 """
+_DEFAULTS_SQL: Final = "SELECT table_schema, table_name, table_collation FROM information_schema.tables WHERE {tables}"
+_DATABASE_SQL: Final = "SELECT default_collation_name FROM information_schema.schemata WHERE schema_name = {name}"
 _NAMES_SQL: Final = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type <> 'VIEW'"
 
 _PLAIN: Final = {
@@ -77,6 +79,9 @@ _GEOMETRIES: Final = frozenset(
 _NAMED: Final = frozenset({"uuid", "inet4", "inet6"})
 _BINARY_COLLATION: Final = 63
 _MEMBER: Final = re.compile(r"'((?:[^']|'')*)'")
+#: as the server spells a member's letters, whatever the SQL mode
+_ESCAPE: Final = re.compile(r"''|\\(.)", re.DOTALL)
+_ESCAPED: Final = {"0": "\0", "n": "\n", "r": "\r"}
 
 
 class Queries(Protocol):
@@ -100,17 +105,30 @@ def read_schemas(
     schemas = {}
     for schema_name, group in groupby(wanted, key=lambda table: table[0]):
         names = {name for _, name in group}
+        defaults = {_table_of(row): str(row[2]) for row in connection.query(_asking(_DEFAULTS_SQL, schema_name, names))}
         for (found_schema, name), rows in groupby(_column_rows(connection, schema_name, names), key=_table_of):
             if found_schema == schema_name and name in names:
                 columns = tuple(_column(row[2:], collations, f"{schema_name}.{name}") for row in rows)
                 number = table_id(schema_name, name)
                 schemas[number] = TableSchema(
-                    number, schema_name, name, columns, dialect=Dialect.MYSQL, zero_dates=zero_dates
+                    number,
+                    schema_name,
+                    name,
+                    columns,
+                    dialect=Dialect.MYSQL,
+                    zero_dates=zero_dates,
+                    collation=collations.get(defaults.get((schema_name, name), ""), 0),
                 )
     for schema_name, name in wanted:
         if table_id(schema_name, name) not in schemas:
             raise SourceConfigError(f"table {schema_name}.{name} is gone from the source; start the changefeed again")
     return schemas
+
+
+def database_collation(connection: Queries, name: str) -> int:
+    """Of the texts in tables to come; 0 where there is no such database."""
+    rows = connection.query(_DATABASE_SQL.format(name=literal(name)))
+    return _read_collations(connection).get(str(rows[0][0]), 0) if rows else 0
 
 
 def names_of(connection: Queries, table_ids: Collection[int]) -> dict[int, tuple[str, str]]:
@@ -120,10 +138,14 @@ def names_of(connection: Queries, table_ids: Collection[int]) -> dict[int, tuple
 
 
 def _column_rows(connection: Queries, schema_name: str, names: Collection[str]) -> Sequence[Sequence[Any]]:
+    return connection.query(_asking(_COLUMNS_SQL, schema_name, names))
+
+
+def _asking(sql: str, schema_name: str, names: Collection[str]) -> str:
     # One name by =: the server then opens that table only.
     listed = ", ".join(literal(name) for name in sorted(names))
     which = f"table_name = {listed}" if len(names) == 1 else f"table_name IN ({listed})"
-    return connection.query(_COLUMNS_SQL.format(tables=f"table_schema = {literal(schema_name)} AND {which}"))
+    return sql.format(tables=f"table_schema = {literal(schema_name)} AND {which}")
 
 
 def _table_of(row: Sequence[Any]) -> tuple[str, str]:
@@ -192,7 +214,7 @@ class _Described:
 
     @property
     def members(self) -> tuple[str, ...]:
-        return tuple(found.replace("''", "'") for found in _MEMBER.findall(self.column_type))
+        return tuple(_ESCAPE.sub(_unescaped, found) for found in _MEMBER.findall(self.column_type))
 
 
 def _column(row: Sequence[Any], collations: dict[str, int], table: str) -> Column:
@@ -214,6 +236,10 @@ def _column(row: Sequence[Any], collations: dict[str, int], table: str) -> Colum
         members=line.members if type_id in (FieldType.ENUM, FieldType.SET) else (),
     )
     return replace(column, type_name=line.data_type if line.data_type in _NAMED else line.name_of(column))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return _ESCAPED.get(found[1], found[1]) if found[1] else "'"
 
 
 def _collation(line: _Described, type_id: int, collations: dict[str, int]) -> int:

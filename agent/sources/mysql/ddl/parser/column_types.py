@@ -70,11 +70,19 @@ _BYTES_TYPES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a definition leaves out: the collation of texts, whose server it is, and in whose session it was."""
+    """What a definition leaves out: the collation of texts, whose server it is, and in whose session it was.
+    ``is_sure``: the collation is the table's own. ``database_collation``: of its database, 0 where nobody knows."""
 
     collation: int
     is_mariadb: bool
     session: Session = UNKNOWN
+    is_sure: bool = False
+    database_collation: int = 0
+
+    @property
+    def known_collation(self) -> int:
+        """0 where it is not sure."""
+        return self.collation if self.is_sure else 0
 
     @classmethod
     def of(cls, columns: Sequence[Column], *, is_mariadb: bool, session: Session) -> "Surroundings":

@@ -1,16 +1,14 @@
 """Creation: what a CREATE TABLE says behind the table's name. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agent.sources.mysql.ddl.parser.alteration_words import without_partitions
-from agent.sources.mysql.ddl.parser.alterations import AddColumn, AddKey, Cascade, Convert, Part, Versioning
-from agent.sources.mysql.ddl.parser.column_types import Surroundings
+from agent.sources.mysql.ddl.parser.alterations import AddColumn, AddKey, Cascade, Part, Versioning
 from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
 from agent.sources.mysql.ddl.parser.definitions import is_column, take_definition
 from agent.sources.mysql.ddl.parser.indexes import column_parts, take_index
 from agent.sources.mysql.ddl.parser.table_options import take_options
-from agent.sources.mysql.decode import charsets
 from agent.sources.mysql.values.session import Session
 
 #: words that begin a query
@@ -46,16 +44,6 @@ class Creation:
             if key.columns and (key.is_primary or {name.lower() for name in key.columns} <= required):
                 return key.columns
         return ()
-
-    def around(self, them: Surroundings) -> Surroundings | None:
-        """With the character set that the table itself says; None where nobody knows it."""
-        for option in self.options:
-            if isinstance(option, Convert) and option.charset:
-                collation = charsets.collation_of(option.charset)
-                if not collation:
-                    return None
-                them = replace(them, collation=collation)
-        return them
 
 
 def take_creation(cursor: Cursor, database: str, session: Session) -> Creation:

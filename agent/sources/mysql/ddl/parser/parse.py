@@ -107,6 +107,8 @@ class _Statement:
     session: Session
     fold: Callable[[Name], Name]
     copies: Collection[Name]
+    collation_of: Callable[[str], int]
+    says_default: bool
 
     def table(self) -> Name:
         return self.fold(self.cursor.table(self.database))
@@ -114,7 +116,15 @@ class _Statement:
     def around(self, name: Name, schema: TableSchema | None) -> Surroundings:
         columns = schema.columns if schema else ()
         session = replace(self.session, second=None) if name in self.copies else self.session
-        return Surroundings.of(columns, is_mariadb=self.is_mariadb, session=session)
+        around = Surroundings.of(columns, is_mariadb=self.is_mariadb, session=session)
+        own = schema.collation if schema else 0
+        database = 0 if own and not self.says_default else self.collation_of(name[0])
+        own = own if schema else database
+        return replace(around, collation=own or around.collation, is_sure=own != 0, database_collation=database)
+
+
+def _nobody_knows(database: str) -> int:
+    return 0
 
 
 def parse_ddl(
@@ -126,14 +136,18 @@ def parse_ddl(
     session: Session = UNKNOWN,
     folds_names: bool = False,
     copies: Collection[Name] = (),
+    collation_of: Callable[[str], int] = _nobody_knows,
 ) -> list[Edit]:
     """``known``: tables whose columns are known; others are none of our concern, unless they come to be.
 
     In order, as if done one after the other. ``folds_names``: the server has all names of tables in lower case.
-    ``copies``: tables whose rows come later than the statement. What cannot be read concerns all tables that it names.
+    ``copies``: tables whose rows come later than the statement. ``collation_of``: a database's own, 0 where nobody
+    knows. What cannot be read concerns all tables that it names.
     """
     tokens = sql_text.meant(statement, is_mariadb=is_mariadb)
-    read = _Statement(Cursor(tokens), database, known, is_mariadb, session, _folded if folds_names else _same, copies)
+    says_default = any(token.word == "DEFAULT" for token in tokens)
+    fold = _folded if folds_names else _same
+    read = _Statement(Cursor(tokens), database, known, is_mariadb, session, fold, copies, collation_of, says_default)
     try:
         return list(_edits(read))
     except (UnreadableError, ValueError):
@@ -222,10 +236,14 @@ def _create(read: _Statement) -> Iterator[Edit]:
     if creation.like is not None:
         yield Created(table, read.fold(creation.like), if_absent=if_absent)
     else:
-        yield Created(table, None, _schema(read, table, creation), if_absent, _reason(creation))
+        editor = TableEditor(TableSchema(0, *table, ()), read.around(table, None))
+        schema = _define(creation, editor)
+        yield Created(table, None, schema, if_absent, _reason(creation, editor))
 
 
-def _reason(creation: Creation) -> str:
+def _reason(creation: Creation, editor: TableEditor) -> str:
+    if editor.has_hash:
+        return HASHED
     if creation.has_rows:
         return FILLED
     if creation.is_versioned:
@@ -233,15 +251,9 @@ def _reason(creation: Creation) -> str:
     return CASCADES if creation.cascades else ""
 
 
-def _schema(read: _Statement, table: Name, creation: Creation) -> TableSchema | None:
+def _define(creation: Creation, editor: TableEditor) -> TableSchema | None:
     """None where the definition cannot be read: it is the server's to tell."""
-    if creation.parts is None:
-        return None
-    around = creation.around(read.around(table, None))
-    if around is None:
-        return None
-    editor = TableEditor(TableSchema(0, *table, ()), around)
-    if not editor.alter(creation.parts):
+    if creation.parts is None or not editor.alter([*creation.options, *creation.parts]):
         return None
     return editor.keyed(creation.key)
 
@@ -288,7 +300,10 @@ def _altered(read: _Statement, table: Name, parts: Sequence[Part]) -> Iterator[E
         yield from moved
         return
     editor = TableEditor(known, read.around(table, known))
-    if not editor.alter(parts):
+    is_read = editor.alter(parts)
+    if editor.has_hash:
+        yield Unfollowed(table, HASHED)
+    if not is_read:
         yield from moved
         yield Unparsed(to, _certain(editor))
         return
@@ -313,8 +328,6 @@ def _consequences(read: _Statement, table: Name, parts: Sequence[Part]) -> Itera
                 yield Unfollowed(table, VERSIONED)
             case Cascade():
                 yield Unfollowed(table, CASCADES)
-            case AddKey(is_hashed=True):
-                yield Unfollowed(table, HASHED)
 
 
 def _of_editor(table: Name, editor: TableEditor) -> Altered:
