@@ -1,4 +1,4 @@
-"""Server: what the interpreter of statements asks of the server, and of the changefeed's configuration."""
+"""Surroundings of the interpreter: what it asks of the server, and of the changefeed's configuration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
