@@ -66,6 +66,10 @@ class Facts:
         return tables_of(self.info.mode, self.record)
 
     @property
+    def table_ids(self) -> frozenset[int]:
+        return frozenset(table.table_id for table in self.tables or ())
+
+    @property
     def flowing(self) -> tuple[TableRecord, ...]:
         """Those that count: neither held nor about to catch up."""
         return tuple(table for table in self.tables or () if table.table_id not in self.held)

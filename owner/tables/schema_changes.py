@@ -15,7 +15,8 @@ holds its tables (``owner.feed.held``), and a record that holds a table from the
 as the
 table is there. A record of held tables and others is done in parts: first for the others; each held table's part
 follows when it is tried again. ``DdlRecord.left`` says for which tables a record is not done. A held table that the
-source drops is dropped at the sink at once: what it lacks nobody will read.
+source drops is dropped at the sink at once: what it lacks nobody will read. One that the sink never had is forgotten,
+and created as if it had never been there.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,7 +32,7 @@ from reactor import keys, patches
 from reactor.effects import ApplySchema, Commit, Effect, Log
 from reactor.errors import ConflictError, Scope
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, RunningError, TableRecord, UnitRecord
+from reactor.records.changefeed import DdlRecord, RunningError, SchemaChangeKind, TableChange, TableRecord, UnitRecord
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 
 if TYPE_CHECKING:
@@ -94,11 +95,11 @@ class SchemaChanges:
         if facts.tables is None:
             return []
         pending = [record for _, record in sorted(facts.ddl.items()) if record.pending_ids]
-        parts = [part for record in pending for part in _parts(record, facts.held)]
+        parts = [part for record in pending for part in _parts(record, facts)]
         self._forget({_name_of(part) for part in parts})
         self._take_answers(facts, {_name_of(part): part for part in parts}, now)
         effects: list[Effect] = []
-        for part in _firsts(pending, facts.held):
+        for part in _firsts(pending, facts):
             effects += self._continue(facts, part, spans, now)
         self._hold_not_followed(facts, pending, spans, now)
         return effects or self._drop_old(facts)
@@ -114,7 +115,9 @@ class SchemaChanges:
         if work is not None and (work.retry_at is None or now < work.retry_at):
             return []
         under_way = sum(work.retry_at is None for work in self._works.values())
-        is_there = _is_drop(part, facts.held) or _are_there(facts, part.table_ids, part.barrier_ts, spans)
+        if _is_over(part, facts) and not part.table_ids & facts.table_ids and part.changes[0].table is None:
+            return [self._done(facts, part)]  # the sink never had it
+        is_there = _is_over(part, facts) or _are_there(facts, part.table_ids, part.barrier_ts, spans)
         if under_way >= _AT_ONCE or not is_there:
             return []
         self._works[_name_of(part)] = _Work(failures=work.failures if work else 0)
@@ -181,7 +184,8 @@ class SchemaChanges:
         """The record, and what the tables are from now on."""
         info, record = facts.info, facts.ddl[part.ts]
         place = (self._cluster, info.namespace, info.id)
-        gone = sorted(change.table_id for change in part.changes if change.table is None)
+        over = part.table_ids if _is_over(part, facts) else frozenset[int]()
+        gone = sorted({change.table_id for change in part.changes if change.table is None} | over)
         cuts = [patches.delete(keys.PartitioningKey(*place, table)) for table in gone if table in facts.cuts]
         holds = [patches.delete(keys.HeldKey(*place, table)) for table in gone if table in facts.held]
         before = [
@@ -247,13 +251,13 @@ def refuse_replay(facts: "Facts", ts: Ts) -> None:
         )
 
 
-def _parts(record: DdlRecord, held: Mapping[int, HeldTable]) -> Iterator[DdlRecord]:
-    """What of a pending record can be asked for: the tables that flow, and those that are tried again."""
-    wanted = [change for change in record.alterations if change.table_id in record.pending_ids]
+def _parts(record: DdlRecord, facts: "Facts") -> Iterator[DdlRecord]:
+    """What of a pending record can be asked for: tables that flow, that are tried again, that start over."""
+    held, wanted = facts.held, [change for change in record.alterations if change.table_id in record.pending_ids]
     flowing = tuple(change for change in wanted if change.table_id not in held)
     tried = tuple(change for change in wanted if _is_tried(held.get(change.table_id)))
-    dropped = ((change,) for change in wanted if change.table is None and _is_parked(held.get(change.table_id)))
-    yield from (record.with_(changes=changes) for changes in (flowing, tried, *dropped) if changes)
+    over = ((change,) for change in wanted if _starts_over(change, facts))
+    yield from (record.with_(changes=changes) for changes in (flowing, tried, *over) if changes)
 
 
 def _without(record: DdlRecord, part: DdlRecord) -> DdlRecord:
@@ -262,8 +266,18 @@ def _without(record: DdlRecord, part: DdlRecord) -> DdlRecord:
     return record.with_(done=True, left=tuple(sorted(left)))
 
 
-def _is_drop(part: DdlRecord, held: Mapping[int, HeldTable]) -> bool:
-    return all(change.table is None and _is_parked(held.get(change.table_id)) for change in part.changes)
+def _is_over(part: DdlRecord, facts: "Facts") -> bool:
+    return all(_starts_over(change, facts) for change in part.changes)
+
+
+def _starts_over(change: TableChange, facts: "Facts") -> bool:
+    """What a held table waited for does not matter any more: it goes, or comes again after the source could not follow
+    one that the sink never had."""
+    held = facts.held.get(change.table_id)
+    if held is None or held.stage is HoldStage.TRIED:
+        return False
+    is_new = change.kind is SchemaChangeKind.CREATE and change.table_id not in facts.table_ids
+    return change.table is None or (is_new and held.origin is HoldOrigin.SOURCE)
 
 
 def _is_parked(held: HeldTable | None) -> bool:
@@ -274,12 +288,12 @@ def _is_tried(held: HeldTable | None) -> bool:
     return held is not None and held.stage is HoldStage.TRIED
 
 
-def _firsts(pending: Iterable[DdlRecord], held: Mapping[int, HeldTable]) -> list[DdlRecord]:
-    """SpanRuntime before which no other change of one of their tables is waiting; ``pending`` in order."""
+def _firsts(pending: Iterable[DdlRecord], facts: "Facts") -> list[DdlRecord]:
+    """Parts before which no other change of one of their tables is waiting; ``pending`` in order."""
     firsts, waiting, altered = [], set[int](), set[int]()
     for record in pending:
-        parts = list(_parts(record, held))
-        firsts += [part for part in parts if not part.table_ids & (altered if _is_drop(part, held) else waiting)]
+        parts = list(_parts(record, facts))
+        firsts += [part for part in parts if not part.table_ids & (altered if _is_over(part, facts) else waiting)]
         waiting |= record.pending_ids
         altered |= {change.table_id for change in record.alterations if change.table_id in record.pending_ids}
     return firsts

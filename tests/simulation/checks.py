@@ -259,7 +259,7 @@ def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:
     for ref in life.host._processors.values():
         processor: Any = ref._cell._factory()
         for span in processor._flusher._positions:
-            yield processor._parts._info.sink.sealed, span
+            yield processor._runtime._info.sink.sealed, span
 
 
 def _owner_on(node: "Node") -> Iterator[Any]:

@@ -13,7 +13,7 @@ from reactor.records.changefeed import DdlRecord, FeedState, LogHead, RunningErr
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
-from tests.unit.owner.test_ddl import alter, applied, asked, create, drop, record
+from tests.unit.owner.test_ddl import NEW, alter, applied, asked, create, drop, record
 from tests.unit.owner.test_owner import running
 
 T1, T2 = TABLES
@@ -390,3 +390,35 @@ def test_it_goes_with_its_changefeed() -> None:
     cluster.ask(Remove("1", FEED))
     cluster.ask(UpstreamDropped(FEED))
     assert [key for key in cluster.state.raw if FEED in key] == []
+
+
+def test_a_table_that_the_sink_never_had_holds_nothing_and_may_come_again() -> None:
+    """Renamed into the filter, say: nobody has its rows. Renamed away and created again it is a new one."""
+    cluster = running("a")
+    strange = TableChange(kind=SchemaChangeKind.HOLD, table_id=3, table=NEW, reason="its rows are not in the log")
+    cluster.change_schema(record(300, strange))
+    for _ in range(10):
+        cluster.step()
+    assert [(id, one.name, one.origin) for id, one in held(cluster).items()] == [(3, "public.t3", HoldOrigin.SOURCE)]
+    assert cluster.checkpoint_ts() == 400
+    cluster.change_schema(record(500, create(NEW.with_(start_ts=Ts(499)))))
+    cluster.step(4)
+    assert asked(cluster) == [500]
+    cluster.ask(applied(500))
+    cluster.step(10)
+    assert held(cluster) == {}
+    assert all(not record.pending_ids for record in cluster.state.changefeeds[FEED].ddl.values())
+    assert cluster.checkpoint_ts() == 600
+    assert cluster.info().state is FeedState.NORMAL
+
+
+def test_a_table_that_the_sink_never_had_and_that_goes_is_forgotten() -> None:
+    cluster = running("a")
+    strange = TableChange(kind=SchemaChangeKind.HOLD, table_id=3, table=NEW, reason="its rows are not in the log")
+    cluster.change_schema(record(300, strange))
+    cluster.step(10)
+    cluster.change_schema(record(500, drop(NEW)))
+    cluster.step(10)
+    assert asked(cluster) == []
+    assert held(cluster) == {}
+    assert cluster.checkpoint_ts() == 600
