@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from agent.rows.schema import Column, TableSchema
 from agent.sources.common.schema_diff import Columns
+from agent.sources.mysql.ddl import defaults
 from agent.sources.mysql.ddl.parser.alterations import (
     PRIMARY,
     AddColumn,
@@ -30,7 +31,6 @@ from agent.sources.mysql.ddl.parser.definitions import FIRST, Definition
 from agent.sources.mysql.ddl.parser.type_words import TypeWords
 from agent.sources.mysql.decode import charsets, type_names
 from agent.sources.mysql.decode.types import FieldType, is_binary
-from agent.sources.mysql.values import defaults
 
 _BLOBS: Final = frozenset({FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.GEOMETRY})
 #: bytes of an index of InnoDB
@@ -193,7 +193,7 @@ class TableEditor:
         return self._place(_Item(column), definition.place)
 
     def _fill(self, definition: exp.ColumnDef, column: Column) -> None:
-        text = defaults.of_new_column(definition, column, self._around.session)
+        text = defaults.of_new_column(definition, column, self._around.session, is_mariadb=self._around.is_mariadb)
         if text is None:
             return
         if text is defaults.UNTOLD:

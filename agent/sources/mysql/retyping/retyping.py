@@ -28,7 +28,8 @@ from agent.sources.mysql.retyping.families import TEMPORAL, Family, family_of, i
 from agent.sources.mysql.retyping.numbers import UnfitError
 from agent.sources.mysql.retyping.terms import Terms
 from agent.sources.mysql.retyping.values import Scalar
-from agent.sources.mysql.values import defaults, fills
+from agent.sources.mysql.values import fills
+from agent.sources.mysql.values.implicit import implicit_text
 
 _NOT_KNOWN: Final = "Weir does not know what the server makes of {} as {}"
 
@@ -58,6 +59,8 @@ def _conversion(before: Column, after: Column, terms: Terms) -> Conversion:
     if is_same(before, after):
         return None
     refused = Refused(_NOT_KNOWN.format(before.type_name, after.type_name))
+    if terms.pads_chars and old is Family.TEXT and FieldType.STRING == before.type_id != after.type_id:
+        return Refused(f"{refused.reason} under PAD_CHAR_TO_FULL_LENGTH")
     try:
         array = _by_array(before, after, (old, new), terms)
         if array is not None:
@@ -104,7 +107,7 @@ def _mapped(values: pa.Array, scalar: Scalar, arrow: pa.DataType) -> pa.Array:
 def _without_nulls(after: Column, convert: Convert | None, terms: Terms) -> Conversion:
     """NOT NULL for the first time: a lax server writes the type's zero."""
     schema = TableSchema(0, "", "", (after,), zero_dates=terms.zero_dates)
-    text = "" if after.type_id == FieldType.ENUM else defaults.implicit(after)
+    text = "" if after.type_id == FieldType.ENUM else implicit_text(after)
     is_known = isinstance(text, str) and after.type_id not in (FieldType.TIMESTAMP2, FieldType.JSON)
 
     def filled(values: pa.Array) -> pa.Array:

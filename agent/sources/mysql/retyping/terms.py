@@ -44,7 +44,8 @@ class Terms:
 
     @property
     def pads_chars(self) -> bool:
-        return self.sql_mode is None or bool(self.sql_mode & _PADS_CHARS)
+        """Whether a ``char`` is read with all its blanks."""
+        return self.sql_mode is not None and bool(self.sql_mode & _PADS_CHARS)
 
     @property
     def zone(self) -> tzinfo | None:

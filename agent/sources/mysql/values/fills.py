@@ -1,14 +1,14 @@
 """A default that a statement tells, as the Arrow value that its column holds in rows that were there.
 
-The text is what ``agent.sources.mysql.values.defaults`` writes. A column takes it in as the server does: numbers are
+The text is what ``agent.sources.mysql.ddl.defaults`` writes. A column takes it in as the server does: numbers are
 rounded,
 members found by any case, dates read in all their spellings; for those that no calendar has the changefeed has a rule.
 """
 
+import socket
 from datetime import UTC, date, timedelta
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
-from ipaddress import ip_address
-from typing import Any
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,6 +17,9 @@ from agent.errors import DecodeError
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.sources.mysql.decode.types import FieldType, arrow_schema
 from agent.sources.mysql.values import moments
+
+#: every decimal of a server
+_EXACT: Final = Context(prec=100)
 
 
 def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
@@ -30,7 +33,14 @@ def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
         if pa.types.is_binary(arrow):
             return pa.scalar(bytes.fromhex(text), arrow)
         return pa.scalar(_value(column, arrow, text, schema.zero_dates), arrow)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, InvalidOperation) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+        ValueError,
+        OSError,
+        InvalidOperation,
+    ) as error:
         raise DecodeError(
             f"default {text[:60]!r} of column {name} of {schema.qualified_name} is no {arrow}; load the table anew"
         ) from error
@@ -47,7 +57,7 @@ def _value(column: Column, arrow: pa.DataType, text: str, zero_dates: ZeroDates)
         case FieldType.ENUM | FieldType.SET:
             return _members(column, text)
         case FieldType.DECIMAL:
-            rounded = Decimal(text).quantize(Decimal(1).scaleb(-(column.modifier & 0xFF)), ROUND_HALF_UP)
+            rounded = Decimal(text).quantize(Decimal(1).scaleb(-(column.modifier & 0xFF)), ROUND_HALF_UP, _EXACT)
             return f"{rounded:f}" if arrow == pa.string() else rounded
         case FieldType.FLOAT | FieldType.DOUBLE:
             return float(text)
@@ -105,5 +115,6 @@ def _named(column: Column, text: str) -> str:
         case "uuid":
             return str(UUID(text))
         case "inet4" | "inet6":
-            return str(ip_address(text))
+            family = socket.AF_INET if column.type_name == "inet4" else socket.AF_INET6
+            return socket.inet_ntop(family, socket.inet_pton(family, text))
     return text

@@ -1,0 +1,170 @@
+"""What rows that were there hold in a new column: its default, where that is one value for all of them. Pure.
+
+Values are told in text as SQL spells them, bytes in hex, moments of a ``timestamp`` in UTC; ``fills`` makes values
+of them.
+"""
+
+from dataclasses import replace
+from datetime import UTC
+from decimal import Decimal
+from enum import Enum
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from agent.errors import DecodeError
+from agent.rows.schema import Column, ZeroDates
+from agent.rows.schema_change import Refused
+from agent.sources.mysql.ddl import constants
+from agent.sources.mysql.decode import types
+from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.retyping import texts as retyping_texts
+from agent.sources.mysql.retyping.numbers import UnfitError
+from agent.sources.mysql.retyping.retyping import conversion
+from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.values import moments
+from agent.sources.mysql.values.implicit import BYTES, NAMED_ZERO, ZERO, implicit_text
+from agent.sources.mysql.values.session import Session
+
+
+class _Untold(Enum):
+    UNTOLD = "untold"
+
+
+#: it is in no statement
+UNTOLD: Final = _Untold.UNTOLD
+
+_GENERATED: Final = (
+    exp.AutoIncrementColumnConstraint,
+    exp.ComputedColumnConstraint,
+    exp.GeneratedAsIdentityColumnConstraint,
+)
+_NOW: Final = (exp.CurrentTimestamp, exp.Localtimestamp, exp.Localtime)
+_FRACTIONAL: Final = frozenset({FieldType.DATETIME2, FieldType.TIMESTAMP2, FieldType.TIME2})
+_MOMENTS: Final = _FRACTIONAL | {FieldType.DATE}
+_NUMBERS: Final = types.NUMERIC_TYPES | {FieldType.BIT}
+
+
+def of_new_column(
+    definition: exp.ColumnDef, column: Column, session: Session, *, is_mariadb: bool
+) -> str | _Untold | None:
+    """In text as ``fills`` reads it; None is NULL. ``session``: of the statement."""
+    kind = definition.args.get("kind")
+    default, is_generated = None, isinstance(kind, exp.DataType) and kind.this is exp.DataType.Type.SERIAL
+    for constraint in definition.constraints:
+        if isinstance(constraint.kind, exp.DefaultColumnConstraint):
+            default = constraint.kind.this
+        elif isinstance(constraint.kind, _GENERATED):
+            is_generated = True
+    if is_generated:
+        return UNTOLD
+    if default is None or isinstance(default, exp.Null):
+        return _implicit(column) if is_required(definition) else None
+    while isinstance(default, exp.Paren):
+        default = default.this
+    if isinstance(default, _NOW) or default.name.upper() == "NOW":
+        return _now(default, column, session)
+    if isinstance(default, exp.CurrentDate):
+        return _today(column, session)
+    try:
+        value = constants.value_of(default, column)
+        if value is None:
+            return UNTOLD if is_required(definition) else None
+        return _stored(value, column, Terms(is_mariadb, session.sql_mode, session.time_zone))
+    except (constants.NotConstantError, UnfitError, DecodeError, ArithmeticError):
+        return UNTOLD
+
+
+def is_required(definition: exp.ColumnDef) -> bool:
+    """NOT NULL, by its own words."""
+    kinds = [constraint.kind for constraint in definition.constraints]
+    wanted = (exp.NotNullColumnConstraint, exp.PrimaryKeyColumnConstraint)
+    return any(isinstance(kind, wanted) and not kind.args.get("allow_null") for kind in kinds)
+
+
+def _implicit(column: Column) -> str | _Untold:
+    text = implicit_text(column)
+    return UNTOLD if text is None else text
+
+
+def _now(default: exp.Expr, column: Column, session: Session) -> str | _Untold:
+    if column.type_id not in (FieldType.TIMESTAMP2, FieldType.DATETIME2):
+        return UNTOLD
+    asked = default.expressions[0] if default.expressions else default.this
+    digits = int(asked.name) if isinstance(asked, exp.Literal) else column.modifier
+    now = session.now(min(digits, column.modifier))
+    zone = UTC if column.type_id == FieldType.TIMESTAMP2 else session.zone
+    if now is None or zone is None:
+        return UNTOLD
+    return now.astimezone(zone).replace(tzinfo=None).isoformat(sep=" ")
+
+
+def _today(column: Column, session: Session) -> str | _Untold:
+    now = session.now(0)
+    if now is None or session.zone is None or column.type_id not in (FieldType.DATE, FieldType.DATETIME2):
+        return UNTOLD
+    return now.astimezone(session.zone).date().isoformat()
+
+
+def _stored(value: constants.Value, column: Column, terms: Terms) -> str | _Untold:
+    """A constant as the column takes it in."""
+    if isinstance(value, bytes) and column.type_id in _NUMBERS:
+        value = constants.number_of_bytes(value)
+    if column.type_id in _MOMENTS:
+        return _moment(value, column, terms)
+    if column.type_name in NAMED_ZERO:
+        return value if isinstance(value, str) else UNTOLD
+    if column.type_id in (FieldType.JSON, FieldType.GEOMETRY, FieldType.VECTOR):
+        return UNTOLD
+    if column.type_id == FieldType.BIT and isinstance(value, str):
+        value = constants.number_of_bytes(value.encode())
+    if column.type_id == FieldType.ENUM and isinstance(value, int):
+        return retyping_texts.member_of_number(column)(value)
+    if isinstance(value, bytes) and column.type_id in BYTES and not types.is_binary(column):
+        return retyping_texts.text(column)(retyping_texts.decoded(value, column))
+    return _converted(value, column, terms)
+
+
+def _converted(value: constants.Value, column: Column, terms: Terms) -> str | _Untold:
+    """As a column of the constant's own type would be converted."""
+    source = constants.source_of(value)
+    found = conversion(source, column, replace(terms, zero_dates=ZeroDates.STRING))
+    if isinstance(found, Refused):
+        return UNTOLD
+    arrow = types.arrow_type(source)
+    values = pa.array([f"{value:f}" if arrow == pa.string() and isinstance(value, Decimal) else value], arrow)
+    [stored] = (found.convert(values) if found else values).to_pylist()
+    match stored:
+        case bytes():
+            return stored.hex()
+        case bool():
+            return str(int(stored))
+        case Decimal():
+            return f"{stored:f}"
+    return str(stored)
+
+
+def _moment(value: constants.Value, column: Column, terms: Terms) -> str | _Untold:
+    """Numbers are read like texts, but for 0."""
+    if value == 0 and column.type_id != FieldType.TIME2:
+        return ZERO[FieldType(column.type_id)]
+    if isinstance(value, (bytes, float)):
+        return UNTOLD
+    text = f"{value:f}" if isinstance(value, Decimal) else str(value)
+    if (moments.parse_time if column.type_id == FieldType.TIME2 else moments.parse)(text) is None:
+        return UNTOLD
+    if column.type_id in (*_FRACTIONAL, FieldType.DATE) and moments.is_finer(text, column.modifier):
+        return _converted(text, column, terms)
+    return _in_utc(text, terms) if column.type_id == FieldType.TIMESTAMP2 else text
+
+
+def _in_utc(text: str, terms: Terms) -> str | _Untold:
+    """A text of a ``timestamp`` is a moment of the session's time zone."""
+    parts = moments.parse(text)
+    moment = moments.moment_of(parts) if parts else None
+    if moment is None:
+        return text
+    if terms.zone is None:
+        return UNTOLD
+    return moment.replace(tzinfo=terms.zone).astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
