@@ -7,6 +7,7 @@ one only; where they differ, ``published`` reads the rows themselves.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from agent.sources.postgres.publication import type_facts
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.sql import literal
 
@@ -55,9 +56,12 @@ def prepare(connection: Connection, publications: Iterable[str], table_ids: Sequ
     parts = [_PUBLICATIONS, _MEMBERS, _TABLES, _PARTITIONS, _KEYS]
     if connection.server_version >= _NAMESPACES_VERSION:
         parts += [_NAMESPACES, _SCHEMAS]
+    typed = type_facts.tables_with_types(connection, table_ids)
+    if typed:
+        parts.append(type_facts.DIGEST)
     ids = "'{" + ",".join(str(int(table)) for table in sorted(table_ids)) + "}'::pg_catalog.oid[]"
     ours = "p.pubname IN (" + (", ".join(literal(name) for name in publications) or "NULL") + ")"
-    columns = ", ".join(f"({part.format(ids=ids, ours=ours)})" for part in parts)
+    columns = ", ".join(f"({part.format(ids=ids, ours=ours, typed=type_facts.ids_of(typed))})" for part in parts)
     connection.query("DEALLOCATE ALL")
     connection.query(f"PREPARE weir_digest AS SELECT md5(ROW({columns})::text)")
 

@@ -20,6 +20,7 @@ class Proof:
     which are yet to come, the first transaction that had not begun when they were first seen. ``terms``: row filter and
     columns of the tables that have such. ``leaves``: of each partitioned table that is sent as one its partitions and
     their files. ``held``: tables that are lost already. ``clean``: tables without rows that are published from here on.
+    ``types``: facts of the user-made types in the tables (see ``type_facts``).
     """
 
     digest: str = ""
@@ -30,6 +31,7 @@ class Proof:
     leaves: dict[int, dict[int, int]] = field(default_factory=dict)
     held: frozenset[int] = frozenset()
     clean: frozenset[int] = frozenset()
+    types: dict[str, str] = field(default_factory=dict)
 
     def has_seen(self, row: RowKey, xid: int) -> bool:
         """The row as this transaction wrote it was there."""
@@ -57,4 +59,5 @@ class Proof:
             },
             held=frozenset(fields.get("held", ())),
             clean=frozenset(fields.get("clean", ())),
+            types=fields.get("types", {}),
         )

@@ -9,12 +9,12 @@ read, however long, is judged in the same way.
 The question is one digest over a connection that is kept; only where it differs the rows themselves are read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.errors import NEW_SNAPSHOT, PositionLostError
 from agent.rows.arena import LogChunk
-from agent.sources.postgres.publication import digest, losses, published
+from agent.sources.postgres.publication import digest, losses, published, type_facts
 from agent.sources.postgres.publication.findings import Findings
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.partitions import Partitions
@@ -33,7 +33,8 @@ def first_proof(connection: Connection, publications: Sequence[str], table_ids: 
     """What a changefeed begins with: in the transaction whose snapshot is its start, or before its slot is made."""
     digest.prepare(connection, publications, table_ids)
     seen = digest.read(connection)
-    return losses.first(published.read(connection, publications, table_ids), seen, table_ids).to_text()
+    proof = losses.first(published.read(connection, publications, table_ids), seen, table_ids)
+    return replace(proof, types=dict(type_facts.read(connection, table_ids).told)).to_text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +120,20 @@ class Prover:
         with one_moment(connection):
             seen = digest.read(connection)
             now = published.read(connection, self._publications, found.known)
-            before = self._proof or losses.first(now, seen, found.known)
+            told = type_facts.read(connection, found.known)
+            before = self._proof or replace(losses.first(now, seen, found.known), types=dict(told.told))
             self._refuse_other_publications(before, now)
             for table, reason in losses.lost(before, now, found.old).items():
                 found.hold(found.old[table], Ts(self._at + 1), reason)
+            self._judge_types(connection, type_facts.altered(before.types, told), found)
             asked = Newcomers(connection, before, now)
             self._judge_roots(Partitions(asked, self._was_truncated), found)
             clean = self._judge_newcomers(asked, found, upto)
             self._judge_gone(connection, now, found, upto)
         self._is_prepared = found.known.keys() == asked_for
         self._known = found.known
-        self._proof = losses.following(before, now, seen, known=found.known, held=found.held, clean=clean)
+        proof = losses.following(before, now, seen, known=found.known, held=found.held, clean=clean)
+        self._proof = replace(proof, types=dict(told.told))
         self._text = self._proof.to_text()
         self._must_read = False
         return found.records()
@@ -141,6 +145,18 @@ class Prover:
                 f"publication {' and '.join(self._publications)} was dropped or altered behind "
                 f"{format_lsn(self._at)}, so changes may be in no stream; {NEW_SNAPSHOT}"
             )
+
+    def _judge_types(self, connection: Connection, altered: Mapping[int, int], found: Findings) -> None:
+        """Rows that were there say something else since a type was altered, and the log does not tell."""
+        names = type_facts.names(connection, set(altered.values())) if altered else {}
+        for table, kind in altered.items():
+            if table in found.old and table not in found.held:
+                record = found.old[table]
+                reason = (
+                    f"table {record.schema_name}.{record.name} has rows of the type {names.get(kind, kind)}, which was "
+                    f"altered: what they say now is not in the log; {losses.CURE}"
+                )
+                found.hold(record, Ts(self._at + 1), reason)
 
     def _judge_roots(self, partitions: Partitions, found: Findings) -> None:
         for table, record in found.old.items():
