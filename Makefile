@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test cover check bench simulate matrix java mariadb mysql mysqls iproute clean
+.PHONY: help quickstart test cover check bench simulate matrix java mariadb mysql iproute clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -44,7 +44,7 @@ bench: java mariadb ## all benchmarks with their peers, or one: NAME=...
 simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its story: SEED=7, the planted bugs: PLANTED=1
 	@PYTHONHASHSEED=0 $(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(PLANTED),--planted,--seeds $(SEEDS)))
 
-matrix: java mariadb mysql mysqls iproute ## captures fall at every fail-point, and longer stories of faults: a quarter of an hour on two cores
+matrix: java mariadb mysql iproute ## captures fall at every fail-point, and longer stories of faults: a quarter of an hour on two cores
 	@$(PYTHON) -m pytest -m matrix $(ARGS)
 
 clean: ## remove the venv and what tools have left
@@ -91,9 +91,6 @@ mariadb: $(INSTALLED)
 # No release of Debian has MySQL. Tests on it are skipped where it cannot be had, and say so.
 mysql: $(INSTALLED)
 	@$(PYTHON) -m tests.mysql_package
-
-mysqls: $(INSTALLED)
-	@$(PYTHON) -m tests.mysql_package 8.4 8.0 5.7
 
 # Tests cut captures off in network namespaces. Where these cannot be had (not root), such tests are skipped and say so.
 iproute:

@@ -14,7 +14,7 @@ from agent.sources.mysql.position.positions import SourcePosition
 from capture.inspection.contents import inspect_binlog
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode, TableRecord
 from tests.integration.binlog_rig import read_until, run, where
-from tests.mysql_package import NEWEST, RELEASES, why_not
+from tests.mysql_package import OLDER, why_not
 from tests.mysql_server import EmbeddedMysql, of_version
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]
@@ -32,7 +32,7 @@ VALUES = (
 )
 
 
-@pytest.fixture(scope="module", params=[version for version in RELEASES if version != NEWEST])
+@pytest.fixture(scope="module", params=OLDER)
 def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMysql]:
     if reason := why_not(request.param):
         pytest.skip(reason)
