@@ -14,6 +14,7 @@ from owner.feed import amendment, retention
 from owner.feed.backoff import Uniform
 from owner.feed.clean_up import CleanUp
 from owner.feed.conditions import Conditions
+from owner.feed.faults import running_error
 from owner.feed.held import HeldTables, Verdict
 from owner.feed.removal import Removal, sweep
 from owner.feed.run import Run
@@ -29,7 +30,6 @@ from owner.settings import OwnerSettings
 from owner.tables import repartition, schema_changes
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
-from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
@@ -89,7 +89,7 @@ class Changefeed:
     def fail(self, error: Exception, now: float) -> None:
         """This changefeed's tick raised: what is known here is not to be trusted any more."""
         self._release()
-        self._errors.append(_running_error(error, self._site.capture, time=self._wall(now)))
+        self._errors.append(running_error(error, self._site.capture, time=self._wall(now)))
 
     def handle_outcome(self, event: Outcome) -> None:
         """What became of an effect. What a run asked for concerns nobody when that is over."""
@@ -386,18 +386,3 @@ def _is_finished(facts: Facts, status: ChangefeedStatus) -> bool:
         return True
     is_synced = facts.info.mode not in (Mode.FULL, Mode.DUMP) and facts.tables is not None
     return is_synced and target_ts is not None and status.checkpoint_ts >= target_ts and not facts.held
-
-
-def _running_error(error: Exception, capture: CaptureId, *, time: float) -> RunningError:
-    """Errors that we raised say whether trying again helps; any other is a bug, and a new run may still work."""
-    if isinstance(error, WeirError):
-        return RunningError(
-            code=error.code,
-            message=str(error),
-            capture=capture,
-            time=time,
-            retryable=error.retryable,
-            table_id=error.table_id,
-            scope=error.scope,
-        )
-    return RunningError(code="Internal", message=f"{type(error).__name__}: {error}", capture=capture, time=time)
