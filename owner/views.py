@@ -11,6 +11,7 @@ from owner.feed import blocking
 from owner.feed.changefeed import Changefeed
 from owner.feed.run import Run
 from owner.feed.state import is_running
+from owner.feed.table_causes import table_causes
 from owner.feed.workers import Stage
 from owner.progress.barrier import Limits
 from owner.progress.facts import Facts
@@ -85,6 +86,8 @@ class TableView:
     resolved_ts: int = 0
     spans: tuple[SpanView, ...] = ()
     held: HeldView | None = None
+    #: what it needs before it can continue; empty where nothing is known
+    waiting_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +256,7 @@ def _tables(run: Run | None, facts: Facts) -> tuple[TableView, ...]:
     sets: dict[int, list[ReplicationSet]] = {}
     for span in sorted(run.coordinator.sets) if run else ():
         sets.setdefault(span.table_id, []).append(run.coordinator.sets[span])  # type: ignore[union-attr]
-    record = facts.record
+    record, causes = facts.record, table_causes(run, facts) if run else {}
     return tuple(
         TableView(
             table=f"{table.schema_name}.{table.name}",
@@ -263,6 +266,7 @@ def _tables(run: Run | None, facts: Facts) -> tuple[TableView, ...]:
             resolved_ts=min((s.checkpoint.resolved_ts for s in sets.get(table.table_id, ())), default=0),
             spans=tuple(_span(replication) for replication in sets.get(table.table_id, ())) or _cut(facts, table),
             held=_held(facts.held[table.table_id]) if table.table_id in facts.held else None,
+            waiting_for=causes.get(table.table_id, ""),
         )
         for table in (record.tables if record else ())
     )

@@ -91,7 +91,8 @@ class HeldView(View):
 
 
 class TableView(View):
-    """One replicated table. ``held``: why it is out of the changefeed's checkpoint; None where it flows."""
+    """One replicated table. ``held``: why it is out of the changefeed's checkpoint; None where it flows.
+    ``waiting_for``: what it needs before it can continue; empty where nothing is known."""
 
     table: str
     table_id: int
@@ -100,6 +101,7 @@ class TableView(View):
     resolved_ts: int = 0
     spans: tuple[SpanView, ...] = ()
     held: HeldView | None = None
+    waiting_for: str = ""
 
 
 class ChangefeedView(View):
@@ -167,7 +169,7 @@ class CaptureView(View):
 class TableDiff(View):
     """Source and sink of one table at one Ts. ``differences``: the first few keys that differ, and how.
 
-    ``waiting``: why the table is held, and was not compared."""
+    ``waiting``: why the table is not at that Ts, and was not compared."""
 
     table: str
     equal: bool

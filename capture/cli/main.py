@@ -190,15 +190,22 @@ def tables(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = Fals
 
 @app.command()
 def diff(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> int:
-    """Compare source and sink at one Ts, table by table; exit 0 only if they are equal."""
+    """Compare source and sink at one Ts, table by table; exit 0 only if all are compared and equal."""
     with client_of(server) as client, console.waiting("comparing source and sink"):
         found = client.diff(changefeed_id)
-    equal = all(table.equal for table in found)
+    equal, waiting = all(table.equal for table in found), sum(bool(table.waiting) for table in found)
     if json:
-        console.print_json({"equal": equal, "tables": found})
+        console.print_json({"equal": equal, "waiting": waiting, "tables": found})
     else:
-        rows = [(t.table, t.equal, t.source_rows, t.sink_rows, t.waiting or t.differences) for t in found]
+        rows = [
+            (t.table, "waiting", "", "", t.waiting)
+            if t.waiting
+            else (t.table, t.equal, t.source_rows, t.sink_rows, t.differences)
+            for t in found
+        ]
         console.print_table(("table", "equal", "source rows", "sink rows", "first differences"), rows)
+        if waiting:
+            console.print_line(f"{waiting} of {len(found)} tables not compared: waiting")
     return 0 if equal else 1
 
 

@@ -3,32 +3,35 @@
     hold where the log is now ─► every span gets there ─► snapshot of the source at L ─► hold at L-1 ─► every span gets
     there ─► compare the tables with the snapshot ─► let go
 
-Compared are the tables that are replicated: one that the filter would let in and that has not come yet is not. Held
-tables are shown with their reason: nobody waits for them.
+Compared are the tables that are replicated: one that the filter would let in and that has not come yet is not. Tables
+that are held, or that do not come to the Ts (``capture.member.arrival``), are shown with their reason; the others are
+compared all the same.
 
 The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot iff its
 commit record starts before L, so the sink holds exactly the same at L-1. A span that slipped past (a flush that was
 under way) is seen, and so is a hold that was lost on the way (the changefeed ran anew): then all of it is done again.
 """
 
-from collections.abc import Callable
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from capture.api import port as views
 from capture.errors import JobRefusedError
+from capture.member import arrival
 from owner import jobs
+from owner.progress.units import tables_of
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedInfo, FeedState, LogHead, TableRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, LogHead, TableRecord, UnitRecord
 
 if TYPE_CHECKING:
-    from capture.member.services import DataPlane
+    from capture.member.services import Comparison, DataPlane
 
 _ATTEMPTS = 5
 _HOLD_S = 600.0
-_REACH_TIMEOUT_S = 120.0
-_LOOK_S = 0.05
+
+Waiting = dict[int, views.TableDiff]
 
 
 class Operations(Protocol):
@@ -46,36 +49,69 @@ class Operations(Protocol):
 async def compare(operations: Operations, data_plane: "DataPlane", info: ChangefeedInfo) -> list[views.TableDiff]:
     """Table by table.
 
-    :raises JobRefusedError: the changefeed is not replicating, or does not get to the Ts in time.
+    :raises JobRefusedError: the changefeed is not replicating, or its tables are not known in time.
     """
+    waiting: Waiting = {}
     try:
+        await _begin(operations, info)
         for _ in range(_ATTEMPTS):
-            waiting = await _held(operations, info.id)
-            if waiting and len(waiting) == len(_tables(operations, info.id)):
-                return sorted(waiting.values(), key=lambda one: one.table)
-            held = await _hold(operations, info.id)
-            await _reach(operations, info.id, lambda checkpoint, at=held: checkpoint >= at)  # type: ignore[misc]
-            tables = _tables(operations, info.id)
-            held_tables = await _held(operations, info.id)
-            free = [table for table in tables if table.table_id not in held_tables]
-            async with data_plane.comparison(info, free, operations.head_of(info.id)) as snapshot:
-                try:
-                    await operations.ask(jobs.HoldAt("", info.id, snapshot.ts, _HOLD_S))
-                except JobRefusedError:
-                    continue
-                await _reach(operations, info.id, lambda checkpoint, at=snapshot.ts: checkpoint >= at)  # type: ignore[misc]
-                if max(await _checkpoints(operations, info.id), default=Ts(0)) != snapshot.ts:
-                    continue
-                if _tables(operations, info.id) != tables or await _held(operations, info.id) != held_tables:
-                    continue  # a schema has changed on the way, or a table was held or let go
-                found = await snapshot.run()
-                # what differs only counts if the sink stood still all the time
-                if all(one.equal for one in found) or await operations.ask(jobs.Release("", info.id)) == snapshot.ts:
-                    return sorted([*found, *held_tables.values()], key=lambda one: one.table)
+            found = await _attempt(operations, data_plane, info, waiting)
+            if found is not None:
+                return sorted([*found, *waiting.values()], key=lambda one: one.table)
     finally:
         with anyio.CancelScope(shield=True):
             await operations.ask(jobs.Release("", info.id))
     raise JobRefusedError(f"{info.id} could not be held at one position; try again when fewer changes are under way")
+
+
+async def _attempt(
+    operations: Operations, data_plane: "DataPlane", info: ChangefeedInfo, waiting: Waiting
+) -> Sequence[views.TableDiff] | None:
+    """The tables that could be compared; None: they were not at one Ts. ``waiting`` gets those that do not come."""
+    waiting.update(await _held(operations, info.id))
+    if not _ids(_tables(operations, info.id)) - waiting.keys():
+        return []
+    held_ts = await _hold(operations, info.id)
+    waiting |= await arrival.reach(operations, info.id, held_ts, _ids(_tables(operations, info.id)) - waiting.keys())
+    tables = _without(_tables(operations, info.id), waiting)
+    if not tables:
+        return []
+    async with data_plane.comparison(info, tables, operations.head_of(info.id)) as snapshot:
+        try:
+            await operations.ask(jobs.HoldAt("", info.id, snapshot.ts, _HOLD_S))
+        except JobRefusedError:
+            return None
+        waiting |= await arrival.reach(operations, info.id, snapshot.ts, _ids(tables))
+        tables = _without(tables, waiting)
+        if not await _stand_at(operations, info.id, snapshot.ts, _ids(tables)):
+            return None
+        if _without(_tables(operations, info.id), waiting) != tables:
+            return None  # a schema has changed on the way
+        return await _read(operations, info.id, snapshot, tables)
+
+
+async def _read(
+    operations: Operations, changefeed: ChangefeedId, snapshot: "Comparison", tables: Sequence[TableRecord]
+) -> list[views.TableDiff] | None:
+    """What differs only counts if the sink stood still all the time."""
+    if not tables:
+        return []
+    found = await snapshot.run(_ids(tables))
+    if all(one.equal for one in found):
+        return found
+    return found if await operations.ask(jobs.Release("", changefeed)) == snapshot.ts else None
+
+
+async def _begin(operations: Operations, info: ChangefeedInfo) -> None:
+    """Until the tables are in the sink; there may be none."""
+    with anyio.move_on_after(arrival.REACH_TIMEOUT_S):
+        while True:
+            await arrival.running(operations, info.id)
+            if tables_of(info.mode, operations.unit_of(info.id)) is not None:
+                return
+            await anyio.sleep(arrival.LOOK_S)
+    view = await operations.query(info.id)
+    raise JobRefusedError(f"{info.id} does not follow its source yet ({view.blocked_by}); compare when it does")
 
 
 def _tables(operations: Operations, changefeed: ChangefeedId) -> tuple[TableRecord, ...]:
@@ -84,14 +120,18 @@ def _tables(operations: Operations, changefeed: ChangefeedId) -> tuple[TableReco
     return tuple(sorted(unit.tables, key=lambda table: (table.schema_name, table.name))) if unit else ()
 
 
-async def _held(operations: Operations, changefeed: ChangefeedId) -> dict[int, views.TableDiff]:
+def _ids(tables: Sequence[TableRecord]) -> frozenset[int]:
+    return frozenset(table.table_id for table in tables)
+
+
+def _without(tables: Sequence[TableRecord], waiting: Collection[int]) -> tuple[TableRecord, ...]:
+    return tuple(table for table in tables if table.table_id not in waiting)
+
+
+async def _held(operations: Operations, changefeed: ChangefeedId) -> Waiting:
     """The held tables, as they are shown."""
     view = await operations.query(changefeed)
-    return {
-        table.table_id: views.TableDiff(table=table.table, equal=False, waiting=table.held.message)
-        for table in view.tables
-        if table.held is not None
-    }
+    return {table.table_id: arrival.shown(table, view, 0) for table in view.tables if table.held is not None}
 
 
 async def _hold(operations: Operations, changefeed: ChangefeedId) -> Ts:
@@ -101,7 +141,7 @@ async def _hold(operations: Operations, changefeed: ChangefeedId) -> Ts:
         try:
             await operations.ask(jobs.HoldAt("", changefeed, ts, _HOLD_S))
         except JobRefusedError:
-            await anyio.sleep(_LOOK_S)
+            await anyio.sleep(arrival.LOOK_S)
             continue
         return ts
     ts = operations.head_of(changefeed).resolved_ts
@@ -109,20 +149,8 @@ async def _hold(operations: Operations, changefeed: ChangefeedId) -> Ts:
     return ts
 
 
-async def _reach(operations: Operations, changefeed: ChangefeedId, is_there: Callable[[Ts], bool]) -> None:
-    """Until every span is there."""
-    with anyio.move_on_after(_REACH_TIMEOUT_S):
-        while True:
-            checkpoints = await _checkpoints(operations, changefeed)
-            if checkpoints and all(is_there(checkpoint) for checkpoint in checkpoints):
-                return
-            await anyio.sleep(_LOOK_S)
-    view = await operations.query(changefeed)
-    raise JobRefusedError(f"{changefeed} does not get on ({view.blocked_by or 'it is behind'}); compare when it has")
-
-
-async def _checkpoints(operations: Operations, changefeed: ChangefeedId) -> list[Ts]:
-    view = await operations.query(changefeed)
-    if view.state not in (FeedState.NORMAL, FeedState.WARNING):
-        raise JobRefusedError(f"{changefeed} is {view.state}: only a running changefeed can be compared; resume it")
-    return [Ts(span.checkpoint_ts) for table in view.tables if table.held is None for span in table.spans]
+async def _stand_at(operations: Operations, changefeed: ChangefeedId, ts: Ts, ids: Collection[int]) -> bool:
+    """Each of the tables flows, and each of its spans is exactly at ``ts``."""
+    view = await arrival.running(operations, changefeed)
+    flowing = {table.table_id: table.spans for table in view.tables if table.held is None and table.spans}
+    return all(id in flowing and all(span.checkpoint_ts == ts for span in flowing[id]) for id in ids)

@@ -4,7 +4,7 @@ It outlives sessions. It also does for the door what needs source and sink but n
 created, cleaning up after one is removed, and comparing tables.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,7 +77,9 @@ class Comparison(Protocol):
     @property
     def ts(self) -> Ts: ...
 
-    async def run(self) -> list[TableDiff]: ...
+    async def run(self, ids: Collection[int]) -> list[TableDiff]:
+        """Some of the tables."""
+        ...
 
 
 class DataPlane(Protocol):
@@ -237,11 +239,12 @@ class _RealComparison:
     def ts(self) -> Ts:
         return self.snapshot.ts
 
-    async def run(self) -> list[TableDiff]:
-        return await to_thread.run_sync(self._compare, limiter=self.limiter)
+    async def run(self, ids: Collection[int]) -> list[TableDiff]:
+        return await to_thread.run_sync(self._compare, ids, limiter=self.limiter)
 
-    def _compare(self) -> list[TableDiff]:
-        found = diff.compare_tables(self.snapshot, self.feed.sink_uri, self.tables, self.feed.config.filter)
+    def _compare(self, ids: Collection[int]) -> list[TableDiff]:
+        tables = [table for table in self.tables if table.table_id in ids]
+        found = diff.compare_tables(self.snapshot, self.feed.sink_uri, tables, self.feed.config.filter)
         return [
             TableDiff(
                 table=one.table,

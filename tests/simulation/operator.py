@@ -212,7 +212,7 @@ class Operator:
         found = await door.diff(name)
         out |= self._held(name)
         found = [one for one in found if one.table not in {f"t{id}" for id in out}]
-        if out and not found:
+        if (out and not found) or any(one.waiting for one in found):
             return
         self._compared.add(name)
         self._world.note(f"{name} compared at {max((one.ts for one in found), default=0)}")

@@ -18,7 +18,7 @@ from agent.log import head, retention
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.units.records import UnitRecords
-from capture.member import diff
+from capture.member import arrival, diff
 from capture.member.cluster_service import ClusterService
 from owner import jobs
 from owner.feed.held import HeldTables
@@ -271,14 +271,13 @@ def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
 
 def compare_what_was_not_held(stack: ExitStack) -> None:
     """Source and sink are compared wherever they are."""
-    original = diff._checkpoints
 
-    async def checkpoints(operations: Any, changefeed: Any) -> list[Ts]:
-        await original(operations, changefeed)
-        return [operations.held_ts]
+    async def stand_at(operations: Any, changefeed: Any, *_: Any) -> bool:
+        await arrival.running(operations, changefeed)
+        return True
 
-    async def reach(operations: Any, changefeed: Any, is_there: Any) -> None:
-        return None
+    async def reach(*_: Any) -> dict[int, Any]:
+        return {}
 
     async def ask(self: ClusterService, job: Any) -> Any:
         if isinstance(job, jobs.HoldAt):
@@ -289,8 +288,8 @@ def compare_what_was_not_held(stack: ExitStack) -> None:
 
     original_ask = ClusterService.ask
     _replace(stack, ClusterService, "ask", ask)
-    _replace(stack, diff, "_reach", reach)
-    _replace(stack, diff, "_checkpoints", checkpoints)
+    _replace(stack, arrival, "reach", reach)
+    _replace(stack, diff, "_stand_at", stand_at)
 
 
 def start_a_held_table_at_the_checkpoint(stack: ExitStack) -> None:

@@ -1,6 +1,6 @@
 """What a machine's process gives its lives to work with: ``capture.member.services.DataPlane`` over ``outside``."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -95,12 +95,14 @@ class Comparison:
         self._info = info
         self.ts = self._outside.upstreams[info.source.sealed].position
 
-    async def run(self) -> list[TableDiff]:
+    async def run(self, ids: Collection[int]) -> list[TableDiff]:
         upstream = self._outside.upstreams[self._info.source.sealed]
         sink = self._outside.sinks[self._info.sink.sealed]
         events = upstream.between(Ts(0), self.ts)
         found = []
         for table in self._tables:
+            if table.table_id not in ids:
+                continue
             await anyio.sleep(self._world.weather.storage_s(self._world.chances))
             there = sink.tables.get(table.table_id)
             wanted = {event.number for event in events if event.table_id == table.table_id}

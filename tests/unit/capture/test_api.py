@@ -230,7 +230,10 @@ async def test_a_request_is_forwarded_once_only() -> None:
 
 def test_differences_are_listed() -> None:
     cluster = MemoryCluster()
-    cluster.diffs = [TableDiff(table="public.t", equal=False, differences=("id=1 is missing in the sink",))]
+    cluster.diffs = [
+        TableDiff(table="public.t", equal=False, differences=("id=1 is missing in the sink",)),
+        TableDiff(table="public.u", equal=False, waiting="at 7, not yet at 9: it is behind"),
+    ]
     with client_of(cluster) as client:
         client.create(SPEC)
         assert client.diff("feed") == cluster.diffs

@@ -165,7 +165,21 @@ def test_differences_are_not_success(capsys: pytest.CaptureFixture[str], cluster
     assert "id=7" in capsys.readouterr().out
     assert main(["diff", "-c", "feed", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    assert (document["equal"], document["tables"][1]["table"]) == (False, "a.u")
+    assert (document["equal"], document["waiting"], document["tables"][1]["table"]) == (False, 0, "a.u")
+
+
+def test_tables_that_wait_are_not_success(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    why = "at 7, not yet at 9: schema change at 8 is not in the sink yet"
+    cluster.diffs = [TableDiff(table="a.t", equal=True, ts=9), TableDiff(table="a.u", equal=False, waiting=why)]
+    capsys.readouterr()
+    assert main(["diff", "-c", "feed"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any("a.u" in line and "waiting" in line and why in line for line in lines)
+    assert lines[-1] == "1 of 2 tables not compared: waiting"
+    assert main(["diff", "-c", "feed", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["equal"], document["waiting"], document["tables"][1]["waiting"]) == (False, 1, why)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """A comparison states a difference only if source and sink stood at one Ts from its beginning to its end."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import anyio
 import pytest
 
 from capture.api import port as views
+from capture.errors import JobRefusedError
 from capture.member.diff import compare
 from capture.member.services import DataPlane
 from owner import jobs
@@ -38,6 +40,7 @@ class Owner:
     def __init__(self, *, losing: int = 0, differs: bool = False, growing: int = 0) -> None:
         self.held: Ts | None = None
         self.compared: list[tuple[int, ...]] = []
+        self.read: list[tuple[int, ...]] = []
         self._growing = growing
         self._tables: tuple[TableRecord, ...] = (TableRecord(table_id=1, schema_name="public", name="t"),)
         self.comparisons = 0
@@ -53,8 +56,11 @@ class Owner:
 
     async def query(self, changefeed_id: str) -> views.ChangefeedView:
         span = views.SpanView(span="1", checkpoint_ts=self.held or 0)
-        table = views.TableView(table="public.t", table_id=1, spans=(span,))
-        return views.ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, tables=(table,))
+        tables = tuple(
+            views.TableView(table=f"public.{table.name}", table_id=table.table_id, spans=(span,))
+            for table in self._tables
+        )
+        return views.ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, tables=tables)
 
     def unit_of(self, changefeed_id: str) -> UnitRecord:
         return UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=self._tables)
@@ -76,8 +82,9 @@ class Owner:
     def ts(self) -> Ts:
         return Ts(110)
 
-    async def run(self) -> list[views.TableDiff]:
+    async def run(self, ids: Collection[int]) -> list[views.TableDiff]:
         self.comparisons += 1
+        self.read.append(tuple(sorted(ids)))
         is_lost = self.comparisons <= self._losing
         if is_lost:
             self.held = None
@@ -116,7 +123,7 @@ async def test_held_tables_are_named_and_not_waited_for(others: bool) -> None:
             view = await super().query(changefeed_id)
             held = views.HeldView(table="public.h", table_id=9, stage="held", message="no room; make some")
             table = views.TableView(table="public.h", table_id=9, spans=(views.SpanView(span="9"),), held=held)
-            return view.model_copy(update={"tables": (*view.tables, table) if others else (table,)})
+            return view.model_copy(update={"tables": tuple(table if t.table_id == 9 else t for t in view.tables)})
 
     owner = Holding()
     held = TableRecord(table_id=9, schema_name="public", name="h")
@@ -127,3 +134,101 @@ async def test_held_tables_are_named_and_not_waited_for(others: bool) -> None:
         *([("public.t", True, "")] if others else []),
     ]
     assert owner.compared == ([(1,)] if others else [])
+
+
+class Stuck(Owner):
+    """A second table, which does not pass ``stops_at``, or comes forward by one at each look (``moves``).
+
+    ``why``: what the owner knows of it.
+    """
+
+    def __init__(self, *, stops_at: int = 90, why: str = "", moves: bool = False, spans: int = 1) -> None:
+        super().__init__()
+        self._tables += (TableRecord(table_id=2, schema_name="public", name="u"),)
+        self._stops_at = stops_at
+        self._why = why
+        self._moves = moves
+        self._spans = spans
+        self.blocked_by = "flush: public.u has not moved"
+
+    async def query(self, changefeed_id: str) -> views.ChangefeedView:
+        view = await super().query(changefeed_id)
+        self._stops_at += self._moves and self.held is not None and self._stops_at < self.held - 1
+        at = min(self._stops_at, self.held or 0)
+        spans = tuple(views.SpanView(span=f"2/{i}", checkpoint_ts=at) for i in range(self._spans))
+        stuck = views.TableView(table="public.u", table_id=2, spans=spans, waiting_for=self._why)
+        return view.model_copy(update={"tables": (view.tables[0], stuck), "blocked_by": self.blocked_by})
+
+
+WHY = "schema change at 91 is not in the sink yet"
+
+
+@pytest.mark.parametrize(
+    ("stops_at", "why", "spans", "reason", "limit_s"),
+    [
+        (90, WHY, 1, f"at 90, not yet at 100: {WHY}", 25.0),
+        (90, "", 1, "at 90, not yet at 100: flush: public.u has not moved", 45.0),
+        (105, WHY, 1, f"at 105, not yet at 110: {WHY}", 25.0),
+        (0, "getting other spans", 0, "at 0, not yet at 100: getting other spans", 25.0),
+    ],
+)
+async def test_a_table_that_does_not_come_waits_and_the_others_are_compared(
+    stops_at: int, why: str, spans: int, reason: str, limit_s: float
+) -> None:
+    owner = Stuck(stops_at=stops_at, why=why, spans=spans)
+    started = anyio.current_time()
+    found = await compare(owner, cast("DataPlane", owner), ChangefeedInfo(id=FEED, source=URI, sink=URI))
+    assert anyio.current_time() - started < limit_s
+    assert [(one.table, one.equal, one.waiting) for one in found] == [
+        ("public.t", True, ""),
+        ("public.u", False, reason),
+    ]
+    assert owner.read == [(1,)]
+    assert owner.compared == [(1, 2) if stops_at > 100 else (1,)], "the source is read for what can be compared"
+    assert owner.held is None
+
+
+async def test_a_table_that_comes_forward_is_waited_for_but_not_for_ever() -> None:
+    owner = Stuck(stops_at=0, moves=True)
+    owner.head_of = lambda changefeed_id: LogHead(resolved_ts=Ts(10**6))  # type: ignore[method-assign]
+    started = anyio.current_time()
+    [free, slow] = await compare(owner, cast("DataPlane", owner), ChangefeedInfo(id=FEED, source=URI, sink=URI))
+    assert 119.0 < anyio.current_time() - started < 125.0
+    assert (free.table, free.equal, free.waiting) == ("public.t", True, "")
+    assert (slow.table, slow.equal) == ("public.u", False)
+    assert slow.waiting.endswith("not yet at 1000000: flush: public.u has not moved")
+
+
+async def test_a_table_without_spans_is_not_compared() -> None:
+    """Right after an owner has taken over it knows of no spans yet: nothing may be read from that."""
+
+    class Late(Owner):
+        looks = 0
+
+        async def query(self, changefeed_id: str) -> views.ChangefeedView:
+            view = await super().query(changefeed_id)
+            self.looks += 1
+            if self.looks > 100:
+                return view
+            return view.model_copy(update={"tables": (view.tables[0].model_copy(update={"spans": ()}),)})
+
+    owner = Late()
+    assert await compared(owner) == [True]
+    assert owner.looks > 100
+
+
+async def test_a_changefeed_without_tables_is_equal_and_one_whose_snapshot_lasts_says_so() -> None:
+    class Empty(Owner):
+        start_ts = 50
+
+        def unit_of(self, changefeed_id: str) -> UnitRecord:
+            return UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, start_ts=Ts(self.start_ts))
+
+        async def query(self, changefeed_id: str) -> views.ChangefeedView:
+            return views.ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, blocked_by="unit dump: 1 of 2 rows")
+
+    owner = Empty()
+    assert await compared(owner) == []
+    owner.start_ts = 0
+    with pytest.raises(JobRefusedError, match=r"feed does not follow its source yet \(unit dump: 1 of 2 rows\)"):
+        await compared(owner)

@@ -66,6 +66,8 @@ def test_a_table_waits_right_before_its_change_and_others_flow() -> None:
     assert cluster.checkpoint_ts() == 299
     assert asked(cluster) == [300]
     assert cluster.view().blocked_by == "barrier schema change of public.t1 at 299"
+    causes = [table.waiting_for for table in cluster.view().tables]
+    assert causes == ["schema change at 300 is not in the sink yet", ""]
     cluster.ask(applied(300))
     cluster.step(4)
     assert is_done(cluster, 300)
@@ -113,6 +115,8 @@ def test_a_change_waits_until_all_spans_of_its_tables_are_there() -> None:
     cluster.change_schema(record(300, alter(T1), alter(T2)))
     cluster.step(6)
     assert asked(cluster) == []
+    first, second = (table.waiting_for for table in cluster.view().tables)
+    assert (first, second.startswith("schema change")) == ("schema change at 300 is not in the sink yet", False)
     cluster.processors[A, FEED].writing.add(S2)
     cluster.step(3)
     assert at(cluster) == [299, 299]
@@ -145,6 +149,8 @@ def test_an_error_that_may_pass_is_a_warning_and_it_is_tried_again() -> None:
         cluster.step(1)
         assert cluster.info().state is FeedState.WARNING
         assert cluster.view().blocked_by.endswith("at 299: the lake is full; empty it")
+        causes = [table.waiting_for for table in cluster.view().tables]
+        assert causes == ["schema change at 300 is not in the sink yet: the lake is full; empty it", ""]
         while len(cluster.schemas) == count:
             cluster.step()
         waits.append(round(cluster.now - asked_at))
@@ -153,6 +159,7 @@ def test_an_error_that_may_pass_is_a_warning_and_it_is_tried_again() -> None:
     cluster.step(4)
     assert cluster.checkpoint_ts() == 400
     assert cluster.info().state is FeedState.NORMAL
+    assert not any(table.waiting_for for table in cluster.view().tables)
 
 
 #: what happens between a change found and the next one, in each possible order

@@ -121,6 +121,8 @@ def test_the_other_tables_go_on_and_people_see_why_this_one_does_not() -> None:
     assert cluster.checkpoint_ts() == cut.under_way.ts, "known for the table that nobody writes, too"
     cluster.ask(jobs.SinkCut(FEED, T1, 1, cut.under_way.ts, error="bucket is gone"))
     assert cluster.view().blocked_by.endswith("bucket is gone")
+    causes = [table.waiting_for for table in cluster.view().tables]
+    assert causes == ["public.t1: getting other spans: bucket is gone", ""]
     sink.is_silent = False
     go(cluster, sink, 40)
     assert written(cluster) == set(even_spans(T1, 2))

@@ -1,0 +1,78 @@
+"""Arrival: waits until a changefeed's tables are at a Ts, and names those that do not come.
+
+A table that does not move for a while is not waited for any longer: sooner if the owner knows what it waits for, later
+if its flush may just be slow. Held tables are never waited for.
+"""
+
+from collections.abc import Collection
+from typing import Protocol
+
+import anyio
+
+from capture.api import port as views
+from capture.errors import JobRefusedError
+from reactor.ids import ChangefeedId, Ts
+from reactor.records.changefeed import FeedState
+
+LOOK_S = 0.05
+#: without progress, of a table whose cause is known
+STUCK_S = 20.0
+#: without progress, of a table that may only be slow
+SLOW_S = 40.0
+#: in all, whatever progress there is
+REACH_TIMEOUT_S = 120.0
+
+
+class Queries(Protocol):
+    async def query(self, changefeed_id: str) -> views.ChangefeedView: ...
+
+
+class Progress:
+    """Since when each table is where it is."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[tuple[int, ...], float]] = {}
+
+    def is_stuck(self, table: views.TableView, now: float) -> bool:
+        at = tuple(span.checkpoint_ts for span in table.spans)
+        known = self._last.get(table.table_id)
+        if known is None or known[0] != at:
+            self._last[table.table_id] = at, now
+            return False
+        return now - known[1] >= (STUCK_S if table.waiting_for else SLOW_S)
+
+
+async def reach(queries: Queries, changefeed: ChangefeedId, ts: Ts, ids: Collection[int]) -> dict[int, views.TableDiff]:
+    """Until every table is at ``ts`` or further; the tables that do not come there, as a comparison shows them.
+
+    :raises JobRefusedError: the changefeed is not running.
+    """
+    started, progress = anyio.current_time(), Progress()
+    while True:
+        view = await running(queries, changefeed)
+        now = anyio.current_time()
+        waiting = [table for table in view.tables if table.table_id in ids and not _is_there(table, ts)]
+        stuck = [progress.is_stuck(table, now) for table in waiting if table.held is None]
+        if all(stuck) or now - started >= REACH_TIMEOUT_S:
+            return {table.table_id: shown(table, view, ts) for table in waiting}
+        await anyio.sleep(LOOK_S)
+
+
+async def running(queries: Queries, changefeed: ChangefeedId) -> views.ChangefeedView:
+    """:raises JobRefusedError: the changefeed is not running."""
+    view = await queries.query(changefeed)
+    if view.state not in (FeedState.NORMAL, FeedState.WARNING):
+        raise JobRefusedError(f"{changefeed} is {view.state}: only a running changefeed can be compared; resume it")
+    return view
+
+
+def shown(table: views.TableView, view: views.ChangefeedView, ts: int) -> views.TableDiff:
+    """A table that waits, and why."""
+    at = min((span.checkpoint_ts for span in table.spans), default=0)
+    why = table.held.message if table.held else table.waiting_for or view.blocked_by or "it is behind"
+    where = "" if table.held else f"at {at}, not yet at {ts}: "
+    return views.TableDiff(table=table.table, equal=False, waiting=f"{where}{why}")
+
+
+def _is_there(table: views.TableView, ts: Ts) -> bool:
+    return table.held is None and bool(table.spans) and all(span.checkpoint_ts >= ts for span in table.spans)

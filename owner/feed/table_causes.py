@@ -1,0 +1,54 @@
+"""Table causes: what each table needs before it can continue, as far as the owner knows."""
+
+from collections.abc import Iterator
+
+from owner.feed.run import Run
+from owner.progress.facts import Facts
+from owner.scheduler.replication import SetState
+from reactor.ids import Ts
+
+
+def table_causes(run: Run, facts: Facts) -> dict[int, str]:
+    """By table id; tables of which nothing is known are left out, and so are held ones, which have their own reason."""
+    found = dict([*_spans(run), *_warnings(facts), *_new_spans(run, facts), *_schema_changes(run, facts)])
+    return {table: cause for table, cause in found.items() if table not in facts.held}
+
+
+def _spans(run: Run) -> Iterator[tuple[int, str]]:
+    for span, known in run.coordinator.sets.items():
+        if known.primary is None:
+            yield span.table_id, f"span {span} has no writer yet"
+        elif known.state is not SetState.REPLICATING:
+            yield span.table_id, f"span {span} on capture {known.primary} is in {known.state}"
+
+
+def _warnings(facts: Facts) -> Iterator[tuple[int, str]]:
+    warning = facts.info.warning
+    if warning is not None and warning.table_id is not None:
+        yield warning.table_id, f"{warning.code}: {warning.message}"
+
+
+def _new_spans(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
+    for table in facts.cuts:
+        if cause := run.repartitions.waiting({table: facts.cuts[table]}):
+            yield table, cause
+
+
+def _schema_changes(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
+    """Of tables that are where a change waits: the first one is what they wait for."""
+    pending = [record for _, record in sorted(facts.ddl.items(), reverse=True) if record.pending_ids]
+    at = _positions(run) if pending else {}
+    for record in pending:
+        trouble = run.schemas.trouble.get(record.ts)
+        for table in record.pending_ids:
+            if at.get(table, Ts(0)) >= record.barrier_ts:
+                yield table, f"schema change at {record.ts} is not in the sink yet{f': {trouble}' if trouble else ''}"
+
+
+def _positions(run: Run) -> dict[int, Ts]:
+    """Of each table's spans the one that is least far."""
+    at: dict[int, Ts] = {}
+    for span, known in run.coordinator.sets.items():
+        ts = known.checkpoint.checkpoint_ts
+        at[span.table_id] = min(ts, at.get(span.table_id, ts))
+    return at
