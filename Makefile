@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test cover check bench simulate matrix java mariadb mysql iproute clean
+.PHONY: help quickstart test cover check bench simulate soak matrix java mariadb mysql iproute clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -14,6 +14,7 @@ NAME ?=
 SEEDS ?= 1000
 SEED ?=
 PLANTED ?=
+MINUTES ?= 15
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -43,6 +44,9 @@ bench: java mariadb ## all benchmarks with their peers, or one: NAME=...
 
 simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its story: SEED=7, the planted bugs: PLANTED=1
 	@PYTHONHASHSEED=0 $(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(PLANTED),--planted,--seeds $(SEEDS)))
+
+soak: java mariadb ## random schema changes, rows and kills on three servers: MINUTES=15 for each of three seeds, or SEED=7
+	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seeds $(SEED)) $(ARGS)
 
 matrix: java mariadb mysql iproute ## captures fall at every fail-point, and longer stories of faults: a quarter of an hour on two cores
 	@$(PYTHON) -m pytest -m matrix $(ARGS)

@@ -1,0 +1,72 @@
+"""Comparison of a soak: both ends as multisets of canonical rows, read by delta-rs and the server's own client.
+
+Nothing of ``diff`` is used. A changelog is folded by the table's key: the last change of each key counts.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from tests.soak.source import Row, Source, Table
+
+_SHOWN = 3
+
+
+def upserted(source: Source, table: Table, lake: Path) -> str:
+    """What differs, in one line; empty when equal."""
+    stored = _open(source, table, lake)
+    return stored if isinstance(stored, str) else _difference(source, table, stored.to_pyarrow_table().to_pylist())
+
+
+def changelog(source: Source, table: Table, lake: Path) -> str:
+    """As ``upserted``."""
+    stored = _open(source, table, lake)
+    if isinstance(stored, str):
+        return stored
+    return _difference(source, table, _folded(stored.to_pyarrow_table().to_pylist(), table.key))
+
+
+def _open(source: Source, table: Table, lake: Path) -> DeltaTable | str:
+    place = lake / source.database / table.name
+    if not DeltaTable.is_deltatable(str(place)):
+        return f"{table.name}: the sink has no such table"
+    delta = DeltaTable(place)
+    missing = {column.name for column in table.columns} - {field.name for field in delta.schema().fields}
+    return f"{table.name}: the sink lacks columns {sorted(missing)}" if missing else delta
+
+
+def _difference(source: Source, table: Table, stored: list[dict[str, Any]]) -> str:
+    there = Counter(source.rows(table))
+    here = Counter(_row(source, table, row) for row in stored)
+    if there == here:
+        return ""
+    missing, extra = list((there - here).elements()), list((here - there).elements())
+    names = [column.name for column in table.columns]
+    return (
+        f"{table.name} {names} key {table.key}: source {there.total()} rows, sink {here.total()}; "
+        f"only at the source ({len(missing)}): {missing[:_SHOWN]}; only at the sink ({len(extra)}): {extra[:_SHOWN]}"
+    )
+
+
+def _row(source: Source, table: Table, stored: dict[str, Any]) -> Row:
+    return tuple(source.canonical(column, stored[column.name]) for column in table.columns)
+
+
+def _folded(changes: list[dict[str, Any]], key: tuple[str, ...]) -> list[dict[str, Any]]:
+    rows: dict[Row, dict[str, Any]] = {}
+    for change in sorted(changes, key=_order):
+        if change["_change_type"] == "truncate":
+            rows.clear()
+            continue
+        at = tuple(change[name] for name in key)
+        if change["_change_type"] in ("delete", "update_preimage"):
+            rows.pop(at, None)
+        else:
+            rows[at] = change
+    return list(rows.values())
+
+
+def _order(change: dict[str, Any]) -> tuple[int, int, bool]:
+    return change["_commit_version"], change["_commit_seq"], change["_change_type"] == "update_postimage"

@@ -1,0 +1,90 @@
+"""Source of a soak: what the story needs of a database, whichever product it is."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+#: canonical values of one row
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``type``: as the catalog spells it, in lower case. ``is_key``: part of the primary key."""
+
+    name: str
+    type: str
+    is_key: bool = False
+    is_nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as the catalog has it at this moment."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns if column.is_key)
+
+
+class Session(Protocol):
+    """One connection of a writer."""
+
+    def execute(self, sql: str) -> None:
+        """:raises StatementRefused: the server refused it; the session can be used again."""
+        ...
+
+    def begin(self) -> None: ...
+
+    def end(self, *, commit: bool) -> None: ...
+
+
+class StatementRefused(Exception):
+    """The server refused a random statement, which is as good an answer as any."""
+
+
+class Source(Protocol):
+    """One server with one database of random tables."""
+
+    name: str
+    database: str
+
+    @property
+    def uri(self) -> str: ...
+
+    def config(self, feed: str) -> Mapping[str, object]:
+        """What a changefeed's configuration needs."""
+        ...
+
+    def start(self) -> None: ...
+
+    def restart(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def session(self, rng: random.Random) -> AbstractContextManager[Session]: ...
+
+    def tables(self) -> Sequence[Table]: ...
+
+    def rows(self, table: Table) -> Iterator[Row]:
+        """All rows of a table, canonical."""
+        ...
+
+    def canonical(self, column: Column, stored: Any) -> Any:
+        """What the sink has, in the form of ``rows``."""
+        ...
+
+    def schema_change(self, rng: random.Random, tables: Sequence[Table], name: str) -> str:
+        """A random statement; ``name``: of the table that it may create."""
+        ...
+
+    def value(self, rng: random.Random, column: Column) -> str:
+        """A random literal for a column."""
+        ...
+
+    def quote(self, name: str) -> str: ...

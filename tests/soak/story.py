@@ -1,0 +1,316 @@
+"""Story of a soak: writers and kills for some minutes, then quiet, then comparisons; again until time is over.
+
+Every source has one changefeed that upserts and one that keeps a changelog. A statement that the server refuses is no
+event; what it takes has to arrive. A table that Weir holds is left out of the comparison, counted by its reason, and
+dropped at the source, so that held tables do not pile up.
+"""
+
+import random
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from agent.ports.source import Scope
+from agent.sources import open_source
+from capture.api.port import ChangefeedView
+from reactor.errors import WeirError
+from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
+from tests.acceptance.bed import Bed
+from tests.soak import compare, rows
+from tests.soak.mariadb import MariaDB
+from tests.soak.postgres import Postgres
+from tests.soak.source import Source, StatementRefused
+
+_MODES = (SinkMode.UPSERT, SinkMode.CHANGELOG)
+_STATEMENT_PAUSE_S = 0.02
+_SCHEMA_PAUSE_S = 1.5
+_SETTLE_S = 180.0
+_DIFF_TIMEOUT_S = 180.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """``problems``: whatever must not be. ``held``: reasons of held tables and how often."""
+
+    statements: int = 0
+    schema_changes: int = 0
+    refused: int = 0
+    kills: int = 0
+    comparisons: int = 0
+    tables_compared: int = 0
+    held: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+
+class SoakBed(Bed):
+    """Captures of the usual bed, over sources of our own."""
+
+    def __init__(self, directory: Path, *, captures: int) -> None:
+        super().__init__(directory, captures=captures)
+        self.sources: list[Source] = [
+            Postgres(directory),
+            MariaDB(directory, "FULL"),
+            MariaDB(directory, "NO_LOG"),
+        ]
+
+    @property
+    def source_uri(self) -> str:
+        return self.sources[0].uri
+
+    def start_source(self) -> None:
+        for source in self.sources:
+            source.start()
+
+    def stop_source(self) -> None:
+        for source in self.sources:
+            source.stop()
+
+
+class Story:
+    """``seed`` decides what is written and broken, not when: threads and processes have a will of their own."""
+
+    def __init__(self, bed: SoakBed, seed: int, *, say: Callable[[str], None]) -> None:
+        self._bed = bed
+        self._seed = seed
+        self._say = say
+        self._names = iter(range(1, 1_000_000))
+        self._go = threading.Event()
+        self._over = threading.Event()
+        self._quiet = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._unkeyed: set[tuple[str, str]] = set()
+        self.outcome = Outcome()
+
+    def tell(self, *, seconds: float, round_s: float) -> Outcome:
+        """Write, break, compare, until ``seconds`` are over."""
+        bed, rng, end = self._bed, random.Random(self._seed), time.monotonic() + seconds
+        for source in bed.sources:
+            self._prepare(source)
+        for source in bed.sources:
+            for mode in _MODES:
+                self._create(source, mode)
+        with self._writers():
+            while not self.outcome.problems:
+                self._break_things(rng, until=min(end, time.monotonic() + round_s))
+                self._compare_all()
+                if time.monotonic() >= end:
+                    break
+        return self.outcome
+
+    # What is written
+
+    def _prepare(self, source: Source) -> None:
+        rng = random.Random(f"{self._seed} {source.name}")
+        with source.session(rng) as session:
+            while len(source.tables()) < 5:
+                self._try(session.execute, source.schema_change(rng, source.tables(), self._name()))
+            for _ in range(100):
+                self._try(session.execute, rows.statement(rng, source, rng.choice(source.tables())))
+
+    @contextmanager
+    def _writers(self) -> Iterator[None]:
+        threads = [
+            threading.Thread(
+                target=self._work, args=(source, what, random.Random(f"{self._seed} {source.name} {what}"))
+            )
+            for source in self._bed.sources
+            for what in ("rows", "more rows", "schema")
+        ]
+        self._go.set()
+        for thread in threads:
+            thread.start()
+        self._threads = len(threads)
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._go.set()
+            for thread in threads:
+                thread.join()
+
+    def _work(self, source: Source, what: str, rng: random.Random) -> None:
+        pause_s = _SCHEMA_PAUSE_S if what == "schema" else _STATEMENT_PAUSE_S
+        while not self._over.is_set():
+            try:
+                with source.session(rng) as session:
+                    for _ in range(40):
+                        if not self._go.is_set():
+                            break
+                        self._write(source, what, rng, session)
+                        self._over.wait(pause_s)
+            except Exception as error:  # the server may be away: a new session
+                _log.debug("a writer lost its session", source=source.name, error=str(error))
+                self._over.wait(0.5)
+            if not self._go.is_set():
+                self._quiet.release()
+                self._go.wait()
+
+    def _write(self, source: Source, what: str, rng: random.Random, session: object) -> None:
+        tables = source.tables()
+        if what == "schema":
+            statement = source.schema_change(rng, tables, self._name())
+            with self._lock:
+                self.outcome.schema_changes += 1
+            self._try(session.execute, statement)  # type: ignore[attr-defined]
+            return
+        if not tables:
+            return
+        many = rng.choice([1, 1, 1, 3, 10])
+        if many > 1:
+            session.begin()  # type: ignore[attr-defined]
+        for _ in range(many):
+            self._try(session.execute, rows.statement(rng, source, rng.choice(tables)))  # type: ignore[attr-defined]
+        if many > 1:
+            session.end(commit=rng.random() < 0.85)  # type: ignore[attr-defined]
+
+    def _try(self, execute: Callable[[str], None], statement: str) -> None:
+        with self._lock:
+            self.outcome.statements += 1
+        try:
+            execute(statement)
+        except StatementRefused:
+            with self._lock:
+                self.outcome.refused += 1
+
+    def _name(self) -> str:
+        with self._lock:
+            return f"t{next(self._names)}"
+
+    # What is broken
+
+    def _break_things(self, rng: random.Random, *, until: float) -> None:
+        while time.monotonic() < until:
+            self._over.wait(min(rng.uniform(8.0, 25.0), max(0.0, until - time.monotonic())))
+            if time.monotonic() >= until:
+                break
+            fault = rng.choice([self._kill, self._kill, self._freeze, self._restart_source])
+            fault(rng)
+            self.outcome.kills += 1
+        self._bed.mend()
+
+    def _kill(self, rng: random.Random) -> None:
+        process = rng.choice(self._bed.processes)
+        self._say(f"kill -9 of {process.name}")
+        self._bed.kill(process)
+        self._over.wait(rng.uniform(0.0, 4.0))
+        self._bed.start(process)
+
+    def _freeze(self, rng: random.Random) -> None:
+        process = rng.choice(self._bed.processes)
+        self._say(f"SIGSTOP of {process.name}")
+        self._bed.pause(process)
+        self._over.wait(rng.uniform(1.0, 14.0))
+        self._bed.proceed(process)
+
+    def _restart_source(self, rng: random.Random) -> None:
+        source = rng.choice(self._bed.sources)
+        self._say(f"restart of {source.name}")
+        source.restart()
+
+    # What must hold
+
+    def _compare_all(self) -> None:
+        self._go.clear()
+        for _ in range(self._threads):
+            self._quiet.acquire()
+        try:
+            for source in self._bed.sources:
+                for mode in _MODES:
+                    self._compare(source, mode)
+            self.outcome.comparisons += 1
+        finally:
+            self._go.set()
+
+    def _compare(self, source: Source, mode: SinkMode) -> None:
+        feed = _feed(source, mode)
+        if not self._has_caught_up(source, feed):
+            return
+        held = self._held(feed)
+        self._diff(feed, held)
+        check = compare.upserted if mode is SinkMode.UPSERT else compare.changelog
+        known = {table.table for table in self._bed.query(feed).tables}
+        compared = 0
+        for table in source.tables():
+            name = f"{source.database}.{table.name}"
+            if not table.key or name in held or (mode is SinkMode.CHANGELOG and name not in known):
+                continue
+            compared += 1
+            if difference := check(source, table, self._bed.lake(feed)):
+                self._note_problem(f"{feed}: {difference}")
+        self.outcome.tables_compared += compared
+        self._say(f"{feed}: {compared} tables compared, {len(held)} held")
+
+    def _diff(self, feed: str, held: Collection[str]) -> None:
+        """What Weir itself says."""
+        try:
+            diffs = self._bed.ask(lambda client: client.diff(feed), timeout_s=_DIFF_TIMEOUT_S)
+        except WeirError as error:
+            self._note_problem(f"{feed}: diff failed: {error}")
+            return
+        for diff in diffs:
+            if not diff.equal and diff.table not in held:
+                self._note_problem(f"{feed}: diff says {diff}")
+
+    def _has_caught_up(self, source: Source, feed: str) -> bool:
+        """Everything that is committed is in the sink."""
+        ts = open_source(source.uri, Scope("soak", "soak", SinkMode.UPSERT, ChangefeedConfig())).current_ts()
+        end = time.monotonic() + _SETTLE_S
+        while True:
+            try:
+                view = self._bed.query(feed)
+                if view.state is FeedState.FAILED:
+                    break
+                if view.checkpoint_ts >= ts:
+                    return True
+            except (WeirError, StopIteration):
+                view = None
+            if time.monotonic() > end:
+                break
+            time.sleep(0.2)
+        self._note_problem(f"{feed} does not come to {ts}: {_state(view)}")
+        return False
+
+    def _note_problem(self, text: str) -> None:
+        self.outcome.problems.append(text)
+        self._say(text)
+
+    def _held(self, feed: str) -> set[str]:
+        view = self._bed.query(feed)
+        for one in view.held:
+            self.outcome.held[f"{one.code}: {one.message}"] += 1
+        return {one.table for one in view.held}
+
+    def _create(self, source: Source, mode: SinkMode) -> None:
+        feed = _feed(source, mode)
+        config = ChangefeedConfig.model_validate(source.config(feed))
+        self._bed.create_feed(feed, mode, source_uri=source.uri, config=config)
+
+
+def run(directory: Path, seed: int, *, seconds: float, round_s: float, say: Callable[[str], None]) -> Outcome:
+    """One soak in ``directory``, which is removed when nothing was wrong."""
+    with SoakBed(directory, captures=2) as bed:
+        outcome = Story(bed, seed, say=say).tell(seconds=seconds, round_s=round_s)
+    if not outcome.problems:
+        shutil.rmtree(directory, ignore_errors=True)
+    return outcome
+
+
+def _feed(source: Source, mode: SinkMode) -> str:
+    return f"{source.name}-{mode.value}"
+
+
+def _state(view: ChangefeedView | None) -> str:
+    if view is None:
+        return "nobody answers"
+    return (
+        f"{view.state} at {view.checkpoint_ts} of {view.resolved_ts}: {view.error or view.warning or view.blocked_by}"
+    )
