@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+import pymysql.converters
 
 from capture.embedded import EmbeddedMariaDB
 from capture.embedded.mariadb import USER
@@ -207,7 +208,7 @@ def _texts(server: EmbeddedMariaDB) -> Any:
         password=server.password,
         database=_DATABASE,
         charset="utf8mb4",
-        conv={},
+        conv=pymysql.converters.encoders,
     )
 
 
