@@ -16,13 +16,19 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=15.0, help="of each seed")
     parser.add_argument("--round-minutes", type=float, default=5.0, help="between two comparisons")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--sources", nargs="+", default=[], help="postgres, mariadb-full, mariadb-no-log; all if empty")
     parser.add_argument("--directory", type=Path, default=None)
     asked = parser.parse_args()
     failed = 0
     for seed in asked.seeds:
         directory = Path(tempfile.mkdtemp(prefix=f"weir-soak-{seed}-", dir=asked.directory))
         outcome = story.run(
-            directory, seed, seconds=60 * asked.minutes, round_s=60 * asked.round_minutes, say=_say(seed)
+            directory,
+            seed,
+            seconds=60 * asked.minutes,
+            round_s=60 * asked.round_minutes,
+            say=_say(seed),
+            sources=asked.sources,
         )
         failed += bool(outcome.problems)
         _report(seed, outcome, directory)

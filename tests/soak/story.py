@@ -54,13 +54,10 @@ class Outcome:
 class SoakBed(Bed):
     """Captures of the usual bed, over sources of our own."""
 
-    def __init__(self, directory: Path, *, captures: int) -> None:
+    def __init__(self, directory: Path, *, captures: int, sources: Collection[str] = ()) -> None:
         super().__init__(directory, captures=captures)
-        self.sources: list[Source] = [
-            Postgres(directory),
-            MariaDB(directory, "FULL"),
-            MariaDB(directory, "NO_LOG"),
-        ]
+        known: list[Source] = [Postgres(directory), MariaDB(directory, "FULL"), MariaDB(directory, "NO_LOG")]
+        self.sources = [source for source in known if not sources or source.name in sources]
 
     @property
     def source_uri(self) -> str:
@@ -295,9 +292,17 @@ class Story:
         self._bed.create_feed(feed, mode, source_uri=source.uri, config=config)
 
 
-def run(directory: Path, seed: int, *, seconds: float, round_s: float, say: Callable[[str], None]) -> Outcome:
-    """One soak in ``directory``, which is removed when nothing was wrong."""
-    with SoakBed(directory, captures=2) as bed:
+def run(
+    directory: Path,
+    seed: int,
+    *,
+    seconds: float,
+    round_s: float,
+    say: Callable[[str], None],
+    sources: Collection[str] = (),
+) -> Outcome:
+    """One soak in ``directory``, which is removed when nothing was wrong. ``sources``: names, all when empty."""
+    with SoakBed(directory, captures=2, sources=sources) as bed:
         outcome = Story(bed, seed, say=say).tell(seconds=seconds, round_s=round_s)
     if not outcome.problems:
         shutil.rmtree(directory, ignore_errors=True)
