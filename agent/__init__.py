@@ -1,4 +1,4 @@
-"""What moves rows: sources, the change log, Spark jobs, sinks, and the pure machines that steer them on one capture.
+"""Data plane: moves rows through sources, the change log, Spark jobs and sinks, and steers them on one capture.
 
     source ──stream──► sync unit ──segments──► change log ──flush (Spark)──► sink
       └──────────dump unit (Spark)──staged Parquet──load unit───────────────►┘

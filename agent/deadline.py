@@ -1,4 +1,4 @@
-"""How long blocking work is waited for, and what happens to it then.
+"""Deadlines: bound the time that blocking work is waited for, and end or abandon work that is overdue.
 
 A sink or a Spark job that never answers must not hold what others need. When its time is up, or nobody wants its result
 any more, the work is told to end (a job is cancelled, which gives its slots back); if it does not even do that, its

@@ -1,4 +1,4 @@
-"""What can be tuned in this package; the defaults are what the figures in the README were measured with."""
+"""Settings of this package; the defaults are those that the figures in the README were measured with."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""What runs: processes, sockets, mailboxes, clocks, configuration. The only package that starts things."""
+"""Processes of Weir: sockets, mailboxes, clocks and configuration. The only package that starts things."""

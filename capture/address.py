@@ -1,4 +1,4 @@
-"""``host:port``, apart and together; an IPv6 host is written in brackets."""
+"""Addresses: take ``host:port`` apart and put it together; an IPv6 host is written in brackets."""
 
 _PORT_MAX = 65_535
 

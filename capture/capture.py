@@ -8,7 +8,7 @@
              └─ messenger: orders and answers between captures
 
 When any part of a life ends, all of it is cancelled at once: what still runs in threads is fenced by the sink's records
-and the log's epoch (tiflow 1.2; DESIGN 5.4). Spark and the HTTP API outlive lives: they belong to the process.
+and the log's epoch. Spark and the HTTP API outlive lives: they belong to the process.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""A directory belongs to one process: a lock that the kernel lets go when its holder dies, however it dies."""
+"""Directory lock: a directory belongs to one process, by a lock that the kernel releases when its holder dies."""
 
 import fcntl
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How often this process looks for garbage in circles: seldom, for there is little of it and much that is no garbage.
+"""Garbage collection settings: make this process look for garbage in cycles seldom, since there is little of it.
 
 What an owner knows of 100,000 spans is half a million objects, and captures' answers are as many again every second,
 gone as soon as they are read. With the interpreter's own thresholds such a stream makes it look through everything

@@ -1,4 +1,4 @@
-"""One capture as a process: its HTTP API and its capture actor in one event loop, from start to a clean leave.
+"""Server: one capture as a process, with HTTP API and capture actor in one event loop, up to a clean leave.
 
 ``running`` is the whole of it, for ``weir server`` and for the quickstart alike: it takes the port, starts an embedded
 etcd where none is given, runs the member and its API, and undoes all that in reverse. What a member does between

@@ -1,5 +1,5 @@
-"""What decides: a changefeed's state, barriers and watermark, which capture has which table span and runs which unit.
+"""Owner: decides each changefeed's state, barriers and watermark, and which capture runs which span and unit.
 
-Pure: no clock, no task, no socket. ``now`` and messages come in, effects go out, and ``capture.performer`` carries
+Pure: no clock, no task, no socket. ``now`` and messages come in, effects go out, and ``capture.member`` carries
 them out.
 """

@@ -1,4 +1,4 @@
-"""The cluster's format, raised when every capture that is there knows a newer one (``reactor.records.formats``).
+"""Cluster format: raised when every capture that is there knows a newer one (``reactor.records.formats``).
 
 A capture that joins writes the same key in the transaction that makes it a member, so none can join unseen. The capture
 code of v0.1.0 does not know that key; what it does compare when it starts is the mark of the log storage. From format 2

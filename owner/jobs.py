@@ -1,4 +1,4 @@
-"""What operators ask of the owner. Each job is answered once, by ``reactor.effects.Answer``.
+"""Jobs: operators' requests to the owner. Each is answered once, by ``reactor.effects.Answer``.
 
 An answer's ``error`` is empty when it was done, and otherwise one line; ``value`` is then the error's code
 (``UnknownChangefeed``, ``JobRefused``, ...), else what the job's docstring says.

@@ -1,4 +1,4 @@
-"""The reactor that runs while this capture is the elected owner: every changefeed's tick, and operators' jobs.
+"""Owner reactor: runs while this capture is the elected owner, with every changefeed's tick and operators' jobs.
 
 It decides in the order jobs, changefeeds, and each changefeed alone: what one raises becomes that one's error. A new
 owner is a new object, and learns everything from etcd and from the captures' answers. Jobs change what is stored, so a

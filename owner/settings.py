@@ -1,11 +1,11 @@
-"""How often the owner looks, how long it waits, how much it starts at once."""
+"""Settings of the owner: how often it looks, how long it waits, how much it starts at once."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class BackoffSettings:
-    """Waits between two runs of a failing changefeed (tiflow 1.4.1)."""
+    """Waits between two runs of a failing changefeed (``owner.feed.backoff``)."""
 
     initial_s: float = 10.0
     factor: float = 2.0
@@ -32,7 +32,7 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """``creating_timeout_s``: two heartbeat intervals of the worker protocol (tiflow 1.7.1)."""
+    """``creating_timeout_s``: two heartbeat intervals of the worker protocol (``docs/states/worker.md``)."""
 
     creating_timeout_s: float = 6.0
 

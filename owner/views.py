@@ -1,4 +1,4 @@
-"""A changefeed as people see it. The one promise: what stands still says why (``blocked_by``).
+"""Views of a changefeed for people. The one promise: what does not move says why (``blocked_by``).
 
 Times are Unix seconds and lags are seconds; ``wall`` is Unix time as the asking tick knows it.
 """

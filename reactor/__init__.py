@@ -1,4 +1,4 @@
-"""What captures agree on, and the loop that keeps it true.
+"""Reactor: the state that captures agree on, and the loop that keeps it true.
 
     etcd ──watch──► buffered updates ──apply──► state
       ▲                                           │

@@ -1,4 +1,4 @@
-"""The closed set of things a decision may ask for; ``capture.performer`` carries them out.
+"""Effects: the closed set of what a decision may ask for; ``capture.member`` carries them out.
 
 A machine returns effects and never acts. What an effect brings back (a reply, a result, a failure) comes in again
 as an event, at the performer's pace.

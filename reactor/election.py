@@ -1,4 +1,4 @@
-"""Who is owner: of all candidates under a prefix, the one whose key was created first.
+"""Election: of all candidates under a prefix, the one whose key was created first is owner.
 
 A candidate's key is named after its lease and dies with it. It waits only for the candidate right before it, so that
 an owner's end wakes one capture and not all. The create revision of the owner's key is the *owner revision*: it grows

@@ -1,4 +1,4 @@
-"""Fail-points: places between two steps that matter, where a test makes this process die, stand still or fail.
+"""Fail-points: places between two steps that matter, where a test makes this process die, stall or fail.
 
 ``WEIR_FAILPOINTS="name=action[;name=action]"`` with the actions ``kill`` (SIGKILL to itself), ``stop`` (SIGSTOP) and
 ``error`` (a retryable error). Each is done once: when the point is reached for the first time, or with ``kill@3`` for

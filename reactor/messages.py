@@ -1,10 +1,10 @@
-"""What captures say to each other: the scheduler's and the worker manager's orders, and their answers.
+"""Messages between captures: orders of the scheduler and the worker manager, and the answers to them.
 
 Every message carries a ``Header``; the gate on the receiving side (``agent.control.gate``,
-``owner.scheduler.coordinator``)
-refuses what comes from an older owner, another run of the processor, or another epoch of the changefeed
-(tiflow 1.1.1, 1.1.2). Bodies are frozen dataclasses of plain values, and what comes by the thousand in them is named
-tuples, which are made three times as fast; ``capture.messaging.frames`` gives them their bytes.
+``owner.scheduler.coordinator``) refuses what comes from an older owner, another run of the processor, or another epoch
+of the changefeed (after the protocol of TiCDC's scheduler v3). Bodies are frozen dataclasses of plain values, and what
+comes by the thousand in them is named tuples, which are made three times as fast; ``capture.messaging.frames`` gives
+them their bytes.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ SPANS_PER_MESSAGE = 5_000
 
 
 class SpanState(IntEnum):
-    """State of a table span on one capture (tiflow 1.1.1)."""
+    """State of a table span on one capture (``docs/states/agent-span.md``)."""
 
     UNKNOWN = 0
     ABSENT = 1
@@ -127,7 +127,7 @@ class DispatchResponse:
 
 
 class WorkerStage(StrEnum):
-    """Stage of a worker as its capture sees it (tiflow 1.7.1)."""
+    """Stage of a worker as its capture sees it (``docs/states/worker.md``)."""
 
     RUNNING = "running"
     FINISHED = "finished"

@@ -1,4 +1,4 @@
-"""When to tick: as soon as there is cause, not more often than the interval allows, and now and then without cause.
+"""Pace of ticks: one as soon as there is cause, none within the interval, and now and then one without cause.
 
 Causes are news (from the watch, the inbox, a poke) and a wake-up time that has come. Pure: ``now`` is passed in, on a
 clock that never goes back.

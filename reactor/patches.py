@@ -1,7 +1,7 @@
 """Patches: the only way to change what is in etcd.
 
 A patch is a pure function from the old value of one key to its new value, re-run on every attempt; a group commits
-as a whole or not at all (tiflow 1.3.1). ``None`` stands for "no such key", on both sides.
+as a whole or not at all. ``None`` means "no such key", on both sides.
 """
 
 from collections.abc import Callable, Iterable

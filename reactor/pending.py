@@ -1,4 +1,4 @@
-"""What a tick asked for and etcd has not confirmed yet: patch groups, and the answers that wait for them.
+"""Pending effects: patch groups of a tick that etcd has not confirmed yet, and the answers that wait for them.
 
 An ``Answer`` tells an operator that something *is so*; it goes out only when every group of its tick has committed,
 and says what went wrong if one of them never can. Groups run again on fresh values after a conflict. So does ``Resign``

@@ -1,7 +1,7 @@
-"""Which captures count as present: the one place that says when a capture is gone.
+"""Presence: says which captures count as present; no other place decides when a capture is gone.
 
-A capture that has left is shown for a grace period more, so that a short flap of its session moves no table
-(tiflow 1.2). Pure: the caller says what time it is.
+A capture that has left is shown for a grace period more, so that a short flap of its session moves no table. Pure: the
+caller says what time it is.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What the worker loop drives: decisions as a function of the state, the inbox and the time."""
+"""Reactor protocol: decisions as a function of the state, the inbox and the time, driven by the worker loop."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""A lease that is kept alive: what makes a capture present, and fences it when it is gone.
+"""Session: a lease that is kept alive, which makes a capture present and fences it when it is gone.
 
 The session is over as soon as the lease is lost *or can no longer be proven alive*: every keep-alive moves a local
 deadline, counted from before the request was sent, so it never lies behind the server's. A process that was stopped

@@ -1,4 +1,4 @@
-"""What may be tuned in this package, with the defaults a cluster runs with; ``capture.config`` loads them."""
+"""Settings of this package, with the defaults a cluster runs with; ``capture.config`` loads them."""
 
 from dataclasses import dataclass
 from typing import Annotated

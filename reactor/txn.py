@@ -1,4 +1,4 @@
-"""From patch groups to one optimistic transaction.
+"""Transaction plan: packs patch groups into one optimistic transaction.
 
 ``plan`` evaluates groups in order on a base of raw values and packs as many as fit into one transaction. Each group
 is evaluated on an overlay of its own (a ``ChainMap``) that is merged only when the group is accepted, so a group that
@@ -6,7 +6,7 @@ does not fit, or fails, leaves no trace on the values that later groups see. A g
 
 The transaction compares the modification revision of every key that a group with changes touches or requires. It also
 compares the delete counter, always, and raises it when it deletes a key: a key deleted meanwhile looks like one that
-never was (both have revision 0), and the counter tells the two apart (tiflow 1.3.1).
+never was (both have revision 0), and the counter tells the two apart.
 
 etcd counts compares as it counts operations. So where they are too many, keys that must be absent are compared as
 ranges that must be empty; and where every key must be there, the counter is left out: a deletion shows by itself.

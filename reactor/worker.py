@@ -1,4 +1,4 @@
-"""The loop: watch a prefix, apply, tick, commit (tiflow 1.3.1).
+"""Worker loop: watches a prefix, applies updates, ticks and commits (after TiCDC's etcd worker).
 
     wait ─► apply what the watch brought ─► commit what is pending ─► tick ─► commit at once ─┐
       ▲       (not before all up to our       (after a conflict, on                           │

@@ -1,4 +1,4 @@
-"""What the actors of this package need of whoever runs them, stated structurally.
+"""Actor protocols: what the actors of this package need of whoever runs them, stated structurally.
 
 ``capture.actors.actor`` satisfies it; nothing here imports it.
 """

@@ -1,4 +1,4 @@
-"""The part of a processor that talks to the owner: the gate, the spans and units here, and the answers.
+"""Agent: the part of a processor that talks to the owner, with the gate, the spans and units here, and the answers.
 
 ``handle`` takes the owner's messages, ``handle_event`` what the processor says of its spans and units, and ``tick``
 tells the owner what has changed since it was last told; all return effects and never act or raise on foreign input.

@@ -1,4 +1,4 @@
-"""What the agent asks of its capture about rows, and what comes back.
+"""Agent orders and events: what the agent asks of its capture about rows, and what the capture reports back.
 
 The agent decides and never acts: it returns the orders below (together with ``reactor.effects``), the processor
 carries them out, and what happened comes in again as one of the events. Three promises of whoever carries them out

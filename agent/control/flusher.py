@@ -1,7 +1,7 @@
-"""The flusher of one changefeed on one capture, as an actor: one flush at a time over all spans that are here.
+"""Flusher of one changefeed on one capture, as an actor: one flush at a time over all spans that are here.
 
 What arrives while a flush runs (the log moving on, spans joining, a new barrier) is the next flush: batches grow under
-load, and lag stays low when idle (DESIGN 5.3). ``Leave`` is handled between two flushes, so its answer means that
+load, and lag stays low when idle. ``Leave`` is handled between two flushes, so its answer means that
 nothing writes for the span any more. The processor puts the newest limits into ``Limits`` and pokes; pokes that come
 during a flush fold into one.
 

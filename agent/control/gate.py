@@ -1,6 +1,6 @@
 """The fence of one processor: which messages may touch it.
 
-Three numbers are compared, cheapest first (tiflow 1.1.2):
+Three numbers are compared, cheapest first:
 
 - *changefeed epoch*: the processor serves one epoch of its changefeed; messages of any other are of no concern to it;
 - *owner revision*: who is owner is known from etcd (``elect``), never from what somebody says; a smaller revision comes

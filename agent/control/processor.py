@@ -1,4 +1,4 @@
-"""One changefeed on one capture, as an actor: the agent's decisions, its spans and units, and the flusher.
+"""Processor: one changefeed on one capture as an actor, with the agent's decisions, spans, units and flusher.
 
     owner's messages ─┐                       ┌─► Send, to the owner
     etcd moved ───────┼─► processor ─► agent ─┼─► span writers ─► flusher ─► parts

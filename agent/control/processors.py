@@ -1,8 +1,8 @@
-"""Which processors run on this capture: one for every changefeed that should run, under the epoch it should run.
+"""Processor set: starts and stops one processor for every changefeed that should run, under its current epoch.
 
-A reactor over etcd's state. It starts and stops processors, tells each what has moved in its changefeed, and carries
-their errors to the owner through ``TaskPosition`` (tiflow 1.5). A processor of an old epoch ends before the new
-one starts, and one that failed is not started again under the same epoch: the owner decides when to try again.
+A reactor over etcd's state. It starts and stops processors, reports to each what has moved in its changefeed, and
+carries their errors to the owner through ``TaskPosition``. A processor of an old epoch ends before the new one starts,
+and one that failed is not started again under the same epoch: the owner decides when to try again.
 """
 
 from collections.abc import Sequence

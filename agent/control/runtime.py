@@ -1,6 +1,6 @@
-"""What one processor works with: the seam between the actors of this package and the parts that do I/O.
+"""Processor runtime: the seam between the actors of this package and the parts that do I/O.
 
-``agent.plant`` builds the real parts of one changefeed; a cluster that is simulated on virtual time brings its own. All
+``agent.feeds`` builds the real parts of one changefeed; a cluster that is simulated on virtual time brings its own. All
 methods are coroutines, may be cancelled at any await, and leave nothing half done that a later call could not
 finish (exactly once is held by the sink's record, not by the caller).
 """

@@ -1,4 +1,4 @@
-"""A table span as an actor: it finds out where the sink stands, lets the flusher write, and reports how far it came.
+"""Span writer: a table span as an actor that reads the sink's position, lets the flusher write, and reports progress.
 
     PrepareSpan ─► open_span ─► SpanPrepared        RunSpan ─► join the flusher ─► SpanRunning, SpanProgress…
                                                     StopSpan ─► leave it (after the flush under way) ─► SpanStopped

@@ -1,4 +1,4 @@
-"""One unit order as an actor: run the unit, say how it goes, and say last how it ended.
+"""Unit runner: one unit order as an actor that runs the unit, reports its progress, and says last how it ended.
 
 It is stopped by stopping the actor at once: the unit is cancelled, and ``UnitStopped`` goes out only when nothing of
 it runs any more.

@@ -1,4 +1,4 @@
-"""Source and sink compared: equal iff they hold the same rows, as often.
+"""Diff: compares source and sink, which are equal iff they hold the same rows, as often.
 
 Both sides are read once, in batches, and reduced to numbers by key bucket: how many rows, and the sum of their hashes
 (over all columns, as ``agent.kernels.key_hash`` has it; a sum does not depend on the order, and sees a row that is

@@ -1,4 +1,4 @@
-"""The real parts of one changefeed on one capture: sink, change log, Spark, and its three units.
+"""Changefeed runtime: the real parts of a changefeed on one capture (sink, change log, Spark, three units).
 
 Blocking work runs in worker threads. A thread that is abandoned by a cancellation may still finish what it was told;
 that is harmless: the sink's record, the log's epoch and the unit's record refuse whoever is late.

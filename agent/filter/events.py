@@ -1,4 +1,4 @@
-"""Which changes of a wanted table are passed on, and with which columns: event filters and column selectors.
+"""Event filters and column selectors: decide which changes of a wanted table pass, and with which columns.
 
 Rules come from the changefeed's config (``FilterConfig``). All event filters whose matcher names a table apply to it;
 of the column selectors the first one that does. The names of events are those of TiCDC's event filters.

@@ -1,4 +1,4 @@
-"""Which spans a flush moves how far, and by which tasks. Pure.
+"""Flush plan: decides which spans a flush moves, how far, and by which tasks. Pure.
 
 Every span goes to its target, what the log has and the barrier allows. A span without an event of its table on the way
 needs no task: it is there already (its record in the sink stays behind, and the next task covers the whole way from

@@ -1,4 +1,4 @@
-"""How numba's kernels are made here, and the types that their signatures have in common.
+"""Kernel compiler: compiles and caches numba's kernels, and names the types that their signatures share.
 
 Every kernel is compiled for exactly the signatures it names, when its module is imported, and kept, so that a fresh
 process (a Spark worker, say) loads machine code and compiles nothing.

@@ -1,4 +1,4 @@
-"""Which segments hold a range of the log: from the head's word and the directory's names to segment references.
+"""Log reader: finds the segments that hold a range of the log, from the head and the names in the directory.
 
 Names are read once and remembered, and a directory is listed again only when the head has moved past what was seen, so
 asking is cheap with thousands of segments. Which tables a segment holds is read from the file, once, and only for

@@ -1,4 +1,4 @@
-"""Which segments may go: those that every span has passed, once nobody could want to rewind to them any more.
+"""Log retention: removes segments that every span has passed and that nobody can rewind to any more.
 
 Only a prefix of the log ever goes. The head's ``first_seq`` moves first, then the files are removed: a crash between
 the two leaves files that are no part of the log, which the next round finds as orphans. Orphans are also what

@@ -1,4 +1,4 @@
-"""A segment for people: its batches in order, as far as they are whole.
+"""Salvage: reads a damaged segment's batches in order for people, as far as they are whole.
 
 Readers of the log go by the list at a segment's end, and take none that lacks it. Batches lie one after the other, each
 with its head, so those before a cut or a damaged place can be read all the same.

@@ -1,4 +1,4 @@
-"""One file of the change log: its name, how it is written and how one table is read out of it.
+"""Segment: one file of the change log, its name, how it is written and how one table is read out of it.
 
 A segment is an Arrow IPC file (lz4) with record batches of one table and schema version each, in log order inside a
 batch and from one to the next. None is larger than some mebibytes: it is decompressed and decoded as a whole, and what

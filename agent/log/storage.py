@@ -1,4 +1,4 @@
-"""Where the change log lies: a directory per changefeed and source, on local disk or anywhere fsspec reaches.
+"""Log storage: a directory per changefeed and source, on local disk or anywhere fsspec reaches.
 
 On local disk a file is written beside its place, synced and renamed, and its directory synced; on object stores a
 finished upload is atomic by itself. The *marker* is one small file at the root saying whose storage this is; captures

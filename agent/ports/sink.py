@@ -96,8 +96,9 @@ class SpanRepartition:
 class Sink(Protocol):
     """A destination. Methods block (worker thread or executor); each instance is for one changefeed.
 
-    Exactly once (DESIGN 5.4): the data and the record "span stands at to_ts" become visible in one atomic step, and
-    only if the record read ``from_ts`` before. Doing any call again after a crash changes nothing.
+    Exactly once (``docs/decisions/0004-exactly-once-through-the-sink.md``): the data and the record "span is at to_ts"
+    become visible in one atomic step, and only if the record read ``from_ts`` before. Doing any call again after a
+    crash changes nothing.
     """
 
     @property

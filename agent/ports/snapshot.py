@@ -1,4 +1,4 @@
-"""The values of a dump: what is ordered, what is planned, what is done; and what a source's run of it can do.
+"""Snapshot port: the values of a dump (what is ordered, planned, done), and what a source's run of it can do.
 
 A plan counts chunks by number; which rows a number means only its source knows (``Chunks``).
 """

@@ -1,4 +1,4 @@
-"""What every kind of upstream has to bring: the seam between the units and the sources.
+"""Source port: what every kind of upstream promises to the units.
 
 A ``Source`` holds no connection; each call opens what it needs. All calls block (worker threads), may be made again
 after any failure, and raise ``SourceError``s: one line, cause and cure. Values that travel to executors are picklable.

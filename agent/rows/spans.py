@@ -1,4 +1,4 @@
-"""Which rows of a batch of changes belong to a table span, and which updates moved a row to another key.
+"""Span filter: keeps the rows of a batch that belong to a table span, and finds updates that moved a row's key.
 
 A row belongs to the span that its key hashes into. An update that changes the key concerns two keys: where they lie in
 two spans, each sees its own half, the old key's span a delete and the new key's an insert.

@@ -1,4 +1,4 @@
-"""The changes of a range brought under one schema: the first half of folding them (``agent.rows.fold``).
+"""Unification: brings the changes of a range under one schema, the first half of folding them (``agent.rows.fold``).
 
 A column that only some of the range's schemas have is *unknown* in the rows of the others, like a large value that an
 update left out. Where a before image has the whole row, it tells what such an update left unchanged.

@@ -1,4 +1,4 @@
-"""A record of what has changed becomes what a sink is to do: the source's schemas as Arrow columns, after the filter.
+"""Schema change orders: turn a record of what has changed into what a sink is to do, after the filter.
 
 What an event filter ignores is done to nobody but the tables' records. A table that loses its key is refused, as it
 would be when a changefeed is created.

@@ -1,4 +1,4 @@
-"""Rows of a table as it was, as rows of the table as it is: for the one transaction that has both.
+"""Conforming: turns rows of a table as it was into rows of the table as it is, for a transaction that has both.
 
 A transaction that changes a table may have written rows before, under the old schema. They are flushed after the change
 (``reactor.records.changefeed.DdlRecord``), into a table that is changed already, so their columns follow the change:

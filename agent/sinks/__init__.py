@@ -1,4 +1,4 @@
-"""The sinks by their scheme. A sink is a module of its own that knows ``agent.ports`` and no other sink."""
+"""Sinks by their scheme. A sink is a module of its own that knows ``agent.ports`` and no other sink."""
 
 import importlib
 from typing import Protocol, cast

@@ -1,4 +1,4 @@
-"""A sink that counts changes and drops them: for measuring everything in front of a sink.
+"""Blackhole sink: counts changes and drops them, for measuring everything in front of a sink.
 
 It records nothing, so ``committed_ts`` is None ("no record": the span's checkpoint in etcd is all there is), any
 ``from_ts`` is accepted, and a change that is delivered twice is dropped twice.

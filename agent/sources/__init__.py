@@ -1,4 +1,4 @@
-"""The sources by their scheme, and what depends on the dialect of a table. A source knows no other one."""
+"""Sources by their scheme, and what depends on the dialect of a table. A source knows no other one."""
 
 import importlib
 from typing import Protocol, cast

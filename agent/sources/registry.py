@@ -1,4 +1,4 @@
-"""What a table's dialect decides outside its source: how its events are decoded, and which Arrow types it has.
+"""Dialect registry: how a table's events are decoded, and which Arrow types it has, by the table's dialect.
 
 The dialects' modules are imported when a table of theirs comes: their kernels take a while to load.
 """

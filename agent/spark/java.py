@@ -1,4 +1,4 @@
-"""Which Java runs Spark: ``JAVA_HOME`` first, then ``PATH``; 17 or newer.
+"""Java lookup: finds the Java that runs Spark in ``JAVA_HOME``, then in ``PATH``; 17 or newer.
 
 Spark itself would look at the same places, but says what is wrong with a stack trace from a shell script.
 """

@@ -1,4 +1,4 @@
-"""How a process and its children use the C library's memory: what a burst needed goes back to the system.
+"""Memory settings: make the C library return to the system what a burst needed, here and in child processes.
 
 A capture that catches up allocates and frees buffers of megabytes on many threads. glibc would keep them, in one
 arena per thread, and from larger pieces the more it has freed of them. With two arenas and fixed lines it gives them

@@ -1,4 +1,4 @@
-"""How a Spark session starts and ends: Java, settings, logs, and the packages that remote executors need.
+"""Spark session: its start and end, with Java, settings, logs, and the packages that remote executors need.
 
 What a job costs when it has nothing to do is the floor of every flush's latency, hence ``DEFAULTS``.
 

@@ -1,0 +1,1 @@
+"""Units: dump, load and sync, the three stages of work on a source."""

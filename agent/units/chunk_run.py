@@ -1,4 +1,4 @@
-"""The chunks of one dump run: which are read now, which again, and what is written down when.
+"""Chunk run: decides which chunks of a dump are read now, which again, and what is written down when.
 
 Several threads each hold one small Spark job; this one hands out chunks, tries failed ones again, and records what is
 finished at most once a second. When the run fails or is stopped, chunks that are being read are still waited for, so

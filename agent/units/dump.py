@@ -1,4 +1,4 @@
-"""The dump unit: every row of every table, staged where load takes it over, consistent with where sync will start.
+"""Dump unit: stages every row of every table where load takes it over, consistent with where sync will start.
 
 How rows are read at one moment, and what of a lost run still counts, is the source's (``agent.sources.*.dump``). Here
 chunks are handed out, ``parallel`` at a time, each a small job of its own, so that progress shows chunk by chunk and a

@@ -1,4 +1,4 @@
-"""The load unit: what a dump has staged becomes the sink's tables, one commit each.
+"""Load unit: turns what a dump has staged into the sink's tables, one commit each.
 
 It writes no row: the sink takes over the staged files where they lie and records each table's ``start_ts``. A table
 that was loaded before, by this unit or by one that died, is found loaded, so the unit is resumed by running it again.

@@ -1,4 +1,4 @@
-"""What a dump has planned and done, as small immutable files in the log's storage: the dump's memory, and load's input.
+"""Manifest: what a dump has planned and done, as small immutable files; the dump's memory and load's input.
 
 - ``plan-{epoch}.json``: the tables, their schemas and chunk plans, as one run of the unit began with them. The one with
   the highest epoch counts.

@@ -1,4 +1,4 @@
-"""The number by which an upstream knows a changefeed's reader (MySQL's server id), the same wherever it runs.
+"""Reader ids: the number by which an upstream knows a changefeed's reader (MySQL's server id), on any capture.
 
 A server that meets a number twice ends the older session: so a new sync worker ends what a lost one has left behind,
 and no two changefeeds of a cluster may have the same. The number is a hash of the changefeed, or the next one that is

@@ -1,4 +1,4 @@
-"""The reading half of a sync unit: a thread that reads the stream, decides when to cut, and keeps the server informed.
+"""Stream reader: a sync unit's thread that reads the stream, decides when to cut, and keeps the server informed.
 
 It cuts when the arena is full, or when the oldest finished event has waited long enough *and* nothing cut before is
 still on its way into the log: so segments grow by themselves while the log's storage is slow. When no arena is

@@ -1,4 +1,4 @@
-"""The sync unit: the only reader of its source. It moves the replication stream into the change log, for ever.
+"""Sync unit: moves the replication stream into the change log, for ever; the only reader of its source.
 
 A *session* is one connection: the source checks that it can go on exactly where the log stands and opens the stream,
 one thread reads it (``stream_reader``), and what was cut is written and made part of the log here. A session that

@@ -1,4 +1,4 @@
-"""What runs below something else: actors and supervisors, in the task group of an actor or of the actor system.
+"""Children: actors and supervisors that run in the task group of an actor or of the actor system.
 
 A family decides nothing about crashes: a child's crash cancels the task group, and with it parent and siblings. Whoever
 wants another answer puts a ``capture.actors.supervision.Supervisor`` between.

@@ -1,4 +1,4 @@
-"""Changefeeds from Python, for notebooks: the cluster's door with words as arguments.
+"""Changefeeds from Python, for notebooks: the cluster's operations with words as arguments.
 
 async with Capture.embedded("weir-data") as capture:
     feed = await capture.changefeeds.create("shop", source="postgresql://…", sink="delta+file:///lake")

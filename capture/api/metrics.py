@@ -1,4 +1,4 @@
-"""Prometheus metrics: what is known of the changefeeds, made anew at each scrape from what the owner shows.
+"""Prometheus metrics of the changefeeds, made at each scrape from what the owner shows.
 
 Only the owner exposes changefeeds, so a cluster's scrape has each of them once, whoever is owner. The process's own
 metrics are on every capture.

@@ -1,4 +1,4 @@
-"""What can be asked of a running cluster, and the shapes of the answers.
+"""Cluster port: what can be asked of a running cluster, and the shapes of the answers.
 
 ``Cluster`` is the port between the interfaces (HTTP API, quickstart, notebooks) and the capture that carries the
 questions out. Answers are frozen pydantic models: they are the JSON of the HTTP API and of ``--json``. URIs in answers

@@ -1,4 +1,4 @@
-"""What commands of the command line share: options, and asking a server."""
+"""Command options: the options that commands share, and the request that each makes to a server."""
 
 from typing import TYPE_CHECKING, Annotated
 

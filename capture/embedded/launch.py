@@ -1,4 +1,4 @@
-"""Become another program that dies with its parent. Run as a script by ``children.spawn``, never imported for use.
+"""Launcher: becomes another program that dies with its parent. A script of ``children.spawn``, never imported.
 
 The steps between fork and exec (drop root, ask the kernel for a signal when the parent dies) are done here, in a
 fresh interpreter, because doing them in a forked copy of a process full of threads (gRPC, Spark) can deadlock.

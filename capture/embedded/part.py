@@ -1,4 +1,4 @@
-"""What embedded servers have in common: a child process below one directory, started, watched, stopped and killed.
+"""Embedded server: a child process below one directory that is started, watched, stopped and killed.
 
 ``EmbeddedPart`` is any of them. ``EmbeddedDatabase`` is one with a port and a password that it keeps from run to run, a
 data directory that is made beside its place and then moved there (a killed run leaves no half-made one), and a

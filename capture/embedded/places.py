@@ -1,4 +1,4 @@
-"""Where an embedded part lives: its installed package, and from run to run its ports and secrets in one 0600 file.
+"""Embedded places: find a server's installed package, and keep its ports and secrets in one 0600 file.
 
 Ports stay the same in every run of one directory, because changefeeds have them in their URIs. They are taken from
 below the range in which the kernel picks ports for outgoing connections, so that none of those is in the way later.

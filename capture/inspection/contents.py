@@ -1,4 +1,4 @@
-"""What a file of a log holds, for people, row changes decoded: a segment of the change log, or a binlog file.
+"""Log contents: show people what a change log's segment or a binlog file holds, row changes decoded.
 
 A segment is told batch by batch, a binlog event by event. Where a file is damaged or cut off, what comes before that
 is shown, and then the error is raised.

@@ -1,4 +1,4 @@
-"""Changing a changefeed that stands: what source and sink say to it first, then the owner's word.
+"""Amendment: changes an existing changefeed; source and sink are asked first, then the owner.
 
 *Update*: another sink must hold the changefeed's tables with their records, and another source must be the same server,
 since positions of different servers mean nothing to each other. *Rewind*: a sink that records its own Ts takes nothing

@@ -1,4 +1,4 @@
-"""The owner's seat: this capture stands for election, and while elected runs the owner's reactor.
+"""Candidacy: this capture stands for election, and while it is elected it runs the owner's reactor.
 
     campaign ──elected──► owner's worker ──not owner any more──► campaign …
        └── leaving: never stand again; a seat that is held is given up
@@ -39,7 +39,7 @@ from reactor.state import ClusterState
 from reactor.store.port import EtcdClient
 from reactor.worker import EtcdWorker
 
-#: at most one candidacy a second (tiflow 1.2)
+#: at most one candidacy a second
 _CAMPAIGN_INTERVAL_S = 1.0
 _JOB_TIMEOUT_S = 60.0
 

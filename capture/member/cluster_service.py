@@ -1,4 +1,4 @@
-"""A capture as a door to its cluster: ``capture.api.port.Cluster`` carried out.
+"""Cluster service: carries out ``capture.api.port.Cluster`` on a capture.
 
 What needs the owner's mind goes to the seat as a job; creating a changefeed and comparing its tables need the source
 and the sink, and are done by this capture's works. While there is no life (the session was lost a moment ago),

@@ -1,4 +1,4 @@
-"""Source and sink compared at one Ts, while changes go on.
+"""Diff of a running changefeed: compares source and sink at one Ts, while changes continue.
 
     hold where the log is now ─► every span gets there ─► snapshot of the source at L ─► hold at L-1 ─► every span gets
     there ─► compare the tables with the snapshot ─► let go

@@ -1,4 +1,4 @@
-"""How a capture becomes a member: in one transaction with the cluster's format as it has read it.
+"""Joining: makes a capture a member in one transaction with the cluster's format as the capture has read it.
 
 Whoever raises the format meanwhile makes it fail, and is made to fail by it: no capture is a member of a cluster whose
 format it does not know.

@@ -1,4 +1,4 @@
-"""One life of a capture: everything that runs under one session and one id, started together and ended together."""
+"""Membership: everything that runs under one session and one capture id, started together and ended together."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Blocking work that an owner asks for again until it went well: once at a time for each key, in a thread of its own.
+"""Repeated work: blocking work that an owner asks for until it succeeds, once at a time for each key.
 
 A source or a sink that never answers then holds one thread, and not one more each time it is asked; and never one of
 those that write segments and read the log.

@@ -1,4 +1,4 @@
-"""Whether this capture still hears the owner, as it should while a changefeed runs.
+"""Owner watch: decides whether this capture still hears the owner, as it should while a changefeed runs.
 
 A capture that etcd sees but the owner does not reach would hold its spans and workers, and what it knows of barriers,
 for as long as its cable is cut: nobody else may take them while its lease is alive. So it gives its life up by itself,

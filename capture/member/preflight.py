@@ -1,4 +1,4 @@
-"""What is looked at before a changefeed is created: everything that can be found out before anything is made."""
+"""Preflight: checks, before a changefeed is created, everything that can be found out before anything is made."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Schema changes at the sinks, for the owner that is in this capture's seat: each in a thread of its own.
+"""Schema work: changes schemas at the sinks for the owner that runs on this capture, each in a thread of its own.
 
 A table that has to be written anew takes its time. What fails is tried again, and other tables go on meanwhile.
 """

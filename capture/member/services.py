@@ -1,4 +1,4 @@
-"""What a capture's process gives its lives to work with: Spark, the log storage, the key to secrets, and real parts.
+"""Capture services: Spark, log storage, the key to secrets and real parts, for every membership of a process.
 
 It outlives sessions. It also does for the door what needs source and sink but no owner: checks before a changefeed is
 created, cleaning up after one is removed, and comparing tables.

@@ -1,4 +1,4 @@
-"""The order of messages, and that none is lost: the two ends of one (sender, receiver, topic), without any I/O.
+"""Flow control: keeps messages in order and loses none, at both ends of one (sender, receiver, topic). No I/O.
 
     Outbox                                            Inbox
     add ──► unsent ──take──► sent ──────Data────────► accept: next in order is new, older is a duplicate

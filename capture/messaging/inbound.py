@@ -1,4 +1,4 @@
-"""The way in: connections that other captures open, and what is known of each of those captures.
+"""Inbound connections: those that other captures open, and what is known of each of those captures.
 
 A sender has at most one connection here, the one with the greatest number; an older or a doubled one is refused, a
 newer one takes over. What a sender has sent is known by topic (``windows.Inbox``) and outlives its connections, so that

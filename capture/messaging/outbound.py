@@ -1,4 +1,4 @@
-"""The way out to one peer: what is owed to it, and the connection that carries it there.
+"""Outbound connection to one peer: the messages that it is owed, and the connection that carries them.
 
     add ──► Outbox per topic ──► one connection at a time ──► Ack ──► forgotten
                   ▲                       │ broken, refused, silent

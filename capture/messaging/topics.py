@@ -1,4 +1,4 @@
-"""What comes in, by topic: who handles it, and what waits until somebody does.
+"""Topics: hand each incoming message to its topic's handler, and keep those that wait for one.
 
 Each topic is a queue with at most one handler, which gets one message at a time, in the order they came. A message
 counts as handled when the handler returns, and only then its sender may forget it (``Source.handled``). So a handler

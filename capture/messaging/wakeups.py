@@ -1,4 +1,4 @@
-"""Two ways to wait that anyio's primitives leave to be built: for a hint, and for room in the order of arrival."""
+"""Wakeups: two ways to wait that anyio's primitives lack: for a hint, and for room in the order of arrival."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What writes while the quickstart watches: a database of its own, tables made once, and a steady load on them."""
+"""Quickstart load: a database of its own, tables made once, and a steady load on them."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

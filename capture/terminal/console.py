@@ -1,4 +1,4 @@
-"""What the command line writes: results on stdout (a table, or one JSON document), everything else on stderr.
+"""Console: writes results to stdout (a table, or one JSON document) and everything else to stderr.
 
 An error is one line, ``error: cause; cure``. Tracebacks are for those who ask (``WEIR_DEBUG=1``).
 """

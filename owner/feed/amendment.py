@@ -1,4 +1,4 @@
-"""What operators may change of a changefeed that stands: what it was created with (``updated``), and its position.
+"""Amendment: checks and makes operators' changes to an existing changefeed's configuration and position.
 
 Refused is what the state does not allow, and what would have no effect: which tables are replicated, and through which
 slot, is settled when their snapshot is taken. Whether source and sink can live with the change is for the caller to ask

@@ -1,4 +1,4 @@
-"""How long a failing changefeed waits before it runs again, and when it gives up.
+"""Backoff: how long a failing changefeed waits before it runs again, and when it gives up.
 
 The waits grow from 10 s by two up to 10 min, each off by up to a tenth in either direction so that changefeeds that
 failed together do not come back together. It gives up when no progress has been made for ``give_up_s``.

@@ -1,4 +1,4 @@
-"""The first thing that must move before a running changefeed can: by name, and why it does not."""
+"""Blocking cause: names the first thing that must move before a running changefeed can, and why it does not."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""One changefeed's tick: from its records, its messages and the time to its next state, status and orders.
+"""Changefeed tick: from its records, its messages and the time to its next state, status and orders.
 
     positions and errors ─► state ─► (only while it runs) spans, workers ─► watermark ─► status ─► one commit
 

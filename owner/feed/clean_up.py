@@ -1,4 +1,4 @@
-"""Letting go of a changefeed's source (slot, publication) and change log: asked for until it went well.
+"""Clean-up: releases a changefeed's source (slot, publication) and change log, asked for until it succeeds.
 
 A slot cannot be dropped while its reader is still leaving, and a source may be down: so it is asked for at intervals.
 Doing it again changes nothing, which is why nobody but the present owner has to remember that it is done.

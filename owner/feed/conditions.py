@@ -1,5 +1,6 @@
-"""What makes a running changefeed a warning for as long as it lasts: held tables, a source that is waited for, and a
-changefeed that does not move.
+"""Conditions: what makes a running changefeed a warning for as long as it lasts.
+
+There are three: held tables, a source that is waited for, and a changefeed that does not move.
 
 A quiet source moves: its head's time does. What does not move at all for ``standstill_s`` is never called normal.
 """

@@ -1,4 +1,4 @@
-"""The end of a changefeed, in an order that a crash at any point does not harm.
+"""Removal of a changefeed, in an order that a crash at any point does not harm.
 
     state removed (its parts stop) ──► source cleaned up ──► all keys deleted in one transaction ──► answered
 

@@ -1,4 +1,4 @@
-"""What must be kept: the least Ts that any changefeed may still ask for, by source; and for how long it may ask.
+"""Retention: the least Ts that any changefeed may still ask for, by source; and for how long it may ask.
 
 A changefeed holds its source's log and its own change log in every state in which it may run again. One that stands
 (stopped, failed) for longer than its ``gc_ttl_seconds`` fills its source's disk for nothing: it fails for good

@@ -1,4 +1,4 @@
-"""One run of a changefeed under one epoch: its scheduler, its workers, and what has been seen of it.
+"""Run of a changefeed under one epoch: its scheduler, its workers, and what has been seen of it.
 
 A run begins when the changefeed may run and ends with its epoch; nothing in it outlives that. It takes the stored
 records and the captures' messages and gives messages; what follows for the changefeed's state and status is for

@@ -1,4 +1,4 @@
-"""Sync points of one changefeed: now and then all spans stand at one Ts, and the sink's versions there are recorded.
+"""Sync points of a changefeed: now and then all spans are at one Ts, and the sink's versions there are recorded.
 
     idle ──interval over──► holding ──every span is there──► reading ──the sink has answered──► recorded, idle
                                ▲                                │

@@ -1,4 +1,4 @@
-"""The worker manager of one changefeed: which capture runs which unit of which source.
+"""Worker manager of one changefeed: which capture runs which unit of which source.
 
           order sent               first status               unit's end
  (none) ─────────────► creating ─────────────────► online ─────────────────► finished ──► next unit

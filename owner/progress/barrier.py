@@ -1,8 +1,8 @@
-"""How far spans may write: the lowest of what holds them back, and its name.
+"""Barrier: how far spans may write, which is the lowest of what holds them back, and its name.
 
 Five things hold: the changefeed's target, an operator (who compares source and sink at one Ts, say), a sync point, and
 schema changes and new spans, which wait for all spans of their table. These two hold only their table, the others
-everything - at most 256 tables by name, the rest holds everything, so that a heartbeat stays small (tiflow 1.4.3).
+everything; at most 256 tables by name, the rest holds everything, so that a heartbeat stays small.
 
 Held tables (``owner.feed.held``) are in no barrier: nobody waits for them, and captures know from the schema changes
 themselves how far each may be written.

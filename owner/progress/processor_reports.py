@@ -1,4 +1,4 @@
-"""What processors told the owner through etcd: taken once, then cleared.
+"""Processor reports: take what processors reported to the owner through etcd once, then clear it.
 
 A position that has changed since it was read is left alone: its new content is for the next tick. Positions of captures
 that are gone are dropped with whatever they say, since what they ran is over.

@@ -1,4 +1,4 @@
-"""How long a value has stood still: so that what does not move can be named."""
+"""Stall: measures how long a value has not moved, so that it can be named."""
 
 
 class Stall:

@@ -1,4 +1,4 @@
-"""Which unit of a task is due: dump copies, load hands over to the sink, sync follows.
+"""Unit sequence: which unit of a task is due: dump copies, load hands over to the sink, sync follows.
 
 ``SEQUENCES`` is the table. Where a task stands is read backward from the record that its last unit left in etcd, so
 that a new owner needs to remember nothing.

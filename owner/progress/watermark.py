@@ -1,4 +1,4 @@
-"""How far a changefeed is: the slowest of its spans, and never further than its barrier.
+"""Watermark: how far a changefeed is, which is its slowest span, and never further than its barrier.
 
 A checkpoint is only stated when it is known for every table's whole key space: while a span is missing, the last
 one stands. Which span is the slowest, and whether one is missing, ``owner.scheduler.span_index`` knows.

@@ -1,0 +1,1 @@
+"""Scheduler: decides which capture has which table span, and keeps that true while captures come and go."""

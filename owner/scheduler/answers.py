@@ -1,4 +1,4 @@
-"""Answers that come in parts, put together: a part must never pass for the whole.
+"""Answers in parts: put together, since a part must never pass for the whole.
 
 A capture that answers as a run not heard of before says what it has, and what it does not name it does not have. So
 its parts count only when they have come from the first to the last without a gap; with a gap, it is asked again.

@@ -1,4 +1,4 @@
-"""How much captures are asked for everything they have, over all changefeeds of an owner: it costs what they have.
+"""Heartbeat budget: bounds how often captures are asked for everything they have, over all changefeeds of an owner.
 
 Such questions find what got lost, so they may take their time. One round asks for ``full_spans_per_round`` spans and
 a little more, and the rounds of a second for ``full_spans_per_s``, however many spans there are.

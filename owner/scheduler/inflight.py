@@ -1,4 +1,4 @@
-"""The tasks in work: what may start now, and what is over.
+"""Inflight tasks: which may start now, and which are over.
 
 A single task waits while ``max_task_concurrency`` are running; a burst does not, but neither replaces what a span is
 already doing. A task is over when its span writes undisturbed, is removed, or lost the capture it was meant for.

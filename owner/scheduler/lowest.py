@@ -1,4 +1,4 @@
-"""The least of many positions that only move a few at a time, and the commit time there.
+"""Lowest position of many that only move a few at a time, and the commit time there.
 
 Spans that are flushed together stand at one Ts, so there are few different positions, however many spans there are:
 each is counted, and the least of them is at the top of a heap. What nobody stands at any more leaves the heap when it

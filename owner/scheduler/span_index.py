@@ -1,4 +1,4 @@
-"""Every known span's set, and the questions about all of them answered without looking at all of them.
+"""Span index: every span's replication set, and questions about all of them answered without a scan.
 
 What is asked in every round - who has what, which spans nobody has, is anything under way, how far is the slowest - is
 kept as sets change: with hundreds of thousands of spans, a round must cost what has changed. So sets change only

@@ -1,4 +1,4 @@
-"""Which spans a table is cut into: always as many as its record says, all of one size, so that a count tells them all.
+"""Span layout: the spans of a table, as many as its record says and all of one size, so that a count names them all.
 
 Keys are hashed, so spans of one size hold about as many rows. A table's spans stay as they are whatever captures come
 and go, since each has a record of its own in the sink; what a new owner finds reported beside them is a leftover, and
@@ -12,7 +12,7 @@ from itertools import pairwise
 from owner.errors import InconsistentSpanError
 from reactor.ids import KEY_SPACE, TableSpan
 
-#: spans of one table at most (tiflow 1.1.8)
+#: spans of one table at most
 SPANS_MAX = 100
 
 #: the spans of those tables that are not one whole span; none: nobody may write the table now
@@ -39,7 +39,7 @@ def wanted_spans(tables: Iterable[int], cuts: Cuts) -> Iterator[TableSpan]:
 
 
 def shared_spans(captures: int) -> int:
-    """How many spans so many captures share well: they go round evenly, also when one of them leaves (tiflow 1.1.8)."""
+    """How many spans so many captures share well: they go round evenly, also when one of them leaves."""
     return min(captures * max(captures - 1, 3), SPANS_MAX)
 
 

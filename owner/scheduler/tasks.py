@@ -1,4 +1,4 @@
-"""What a policy wants done with spans: values, so that policies are pure and their wishes can be refused."""
+"""Scheduling tasks: policies' wishes for spans as values, so that policies are pure and wishes can be refused."""
 
 from dataclasses import dataclass
 

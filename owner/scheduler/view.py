@@ -1,4 +1,4 @@
-"""What policies look at: one picture of spans and captures, and the arithmetic they share."""
+"""Scheduler view: the picture of spans and captures that policies read, and the arithmetic they share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Refusal: one table that cannot go on, as whoever finds it out says to who holds it (``owner.feed.held``)."""
+"""Refusal: one table that cannot continue, as whoever finds it out reports it to ``owner.feed.held``."""
 
 from dataclasses import dataclass
 

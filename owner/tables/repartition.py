@@ -1,4 +1,4 @@
-"""Tables that get other spans: split into several, or joined again.
+"""Repartition: gives a table other spans, split into several or joined again.
 
 Each span has a record of its own in the sink, so spans change in the sink first, in one commit, while the table stands
 at one Ts and nobody writes it:

@@ -14,7 +14,7 @@ from reactor.records.base import COUNT_MAX, CommitTs, Count, Estimate, Record, S
 
 
 class FeedState(StrEnum):
-    """States of a changefeed (tiflow 1.4.1)."""
+    """States of a changefeed (the same as TiCDC's; ``docs/states/changefeed.md``)."""
 
     NORMAL = "normal"
     WARNING = "warning"
@@ -26,7 +26,7 @@ class FeedState(StrEnum):
 
 
 class Mode(StrEnum):
-    """Which units a task runs, in order (tiflow 1.7.1)."""
+    """Which units a task runs, in order (as DM's task modes)."""
 
     ALL = "all"
     FULL = "full"
@@ -238,7 +238,7 @@ class UnitStage(StrEnum):
 
 
 class UnitRecord(Record):
-    """Where the units of one source stand: the checkpoint a worker manager reads backward (tiflow 1.7.1).
+    """Progress of one source's units: the checkpoint that a worker manager reads backward (as DM's does).
 
     Written by the unit itself, in transactions that compare the key's revision, so an old worker cannot write.
     """

@@ -1,4 +1,4 @@
-"""Held tables: the records of tables that cannot go on while all others do."""
+"""Held tables: the records of tables that cannot continue while all others do."""
 
 from collections.abc import Iterable
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""The mark of a cluster's log storage, as etcd holds it.
+"""Log mark: names a cluster's log storage, as etcd holds it.
 
 v0.1.0 stores the mark as the storage has it, and compares the two when a capture starts. From format 2 on it is stored
 with a word in front, which only newer captures take away: one of v0.1.0 finds another mark, and does not start.

@@ -1,4 +1,4 @@
-"""What Weir asks of etcd, as a protocol with its request and response values.
+"""Metadata store port: what Weir asks of etcd, as a protocol with its request and response values.
 
 ``reactor.store.etcd`` speaks it to a server, ``reactor.store.memory`` is the same in memory; both pass the same
 contract tests

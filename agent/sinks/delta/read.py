@@ -1,4 +1,4 @@
-"""What a Delta table of ours holds, as the source would have it: for comparisons.
+"""Delta reader: reads back what a Delta table of ours holds, in the source's columns, for comparisons.
 
 An upsert table is read as it is, in batches. A changelog is folded to the rows it leads to, with the same fold that an
 upsert sink uses, so it is in memory as a whole.

@@ -1,4 +1,4 @@
-"""The Delta sink: a table for each source table at ``{directory}/{schema}/{table}``, written with delta-rs, no JVM.
+"""Delta sink: a table for each source table at ``{directory}/{schema}/{table}``, written with delta-rs, no JVM.
 
 How the two ways of writing keep exactly-once:
 

@@ -1,4 +1,4 @@
-"""What has changed between two versions of a table, as a record for the owner; the same for every source. Pure.
+"""Schema diff: records for the owner what changed between two versions of a table, for every source. Pure.
 
 Only what a sink would see counts: names, Arrow types, values, and the key. A longer varchar is no change.
 """

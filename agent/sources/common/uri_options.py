@@ -1,4 +1,4 @@
-"""The parameters of a source URI, read: what all sources do alike.
+"""URI options: read the parameters of a source URI, as all sources do.
 
 A password can be named instead of written: ``env:NAME`` or ``file:/path``. Such a reference is resolved here, at the
 last moment, and never stored resolved. No text repeats a value that may be secret.

@@ -1,4 +1,4 @@
-"""What is looked at before a changefeed is created, so that it does not fail an hour later: the server and its tables.
+"""Preflight of MySQL: checks the server and its tables before a changefeed is created, so that none fails later.
 
 Nothing is changed at the source. All settings and privileges that do not fit are told in one line, with the first table
 that does not; where there is no connection or no binlog nothing else is asked. What works, but not as well as it might,

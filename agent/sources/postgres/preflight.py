@@ -1,4 +1,4 @@
-"""What is looked at before a changefeed is created, so that it does not fail an hour later: the server and its tables.
+"""Preflight of PostgreSQL: checks server and tables before a changefeed is created, so that none fails later.
 
 Nothing is changed at the source. The first thing that does not fit is raised, in the order in which a person would mend
 it: connection, server settings, privilege, room for one more slot, then the tables.

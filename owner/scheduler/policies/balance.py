@@ -1,4 +1,4 @@
-"""Level counts, by and by: new captures get their share without anybody asking."""
+"""Balance policy: levels counts gradually, so that new captures get their share without anybody asking."""
 
 from owner.scheduler.tasks import MoveTask
 from owner.scheduler.view import View, level

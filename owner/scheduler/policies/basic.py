@@ -1,4 +1,4 @@
-"""Every span that should be replicated is, and no other is."""
+"""Basic policy: every span that should be replicated is, and no other is."""
 
 from itertools import islice
 

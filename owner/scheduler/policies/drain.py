@@ -1,4 +1,4 @@
-"""A leaving capture's spans go to the others."""
+"""Drain policy: a leaving capture's spans go to the others."""
 
 from owner.scheduler.captures import CaptureStatus
 from owner.scheduler.tasks import MoveTask

@@ -1,4 +1,4 @@
-"""An operator's wish: this span on that capture."""
+"""Move policy: carries out an operator's wish for a span on a capture."""
 
 from collections.abc import Mapping
 

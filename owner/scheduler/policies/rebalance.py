@@ -1,4 +1,4 @@
-"""An operator's wish: level counts, at once."""
+"""Rebalance policy: levels counts at once, when an operator wishes."""
 
 from owner.scheduler.tasks import Burst
 from owner.scheduler.view import View, level

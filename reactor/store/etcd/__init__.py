@@ -1,4 +1,4 @@
-"""The door to etcd: ``reactor.store.port.EtcdClient`` over aioetcd3's calls and a native ``grpc.aio`` channel.
+"""etcd client: ``reactor.store.port.EtcdClient`` over aioetcd3's calls and a native ``grpc.aio`` channel.
 
     client ──► endpoints ──► door (one server) ──► stubs (aioetcd3)
        └─────► watching ──────┘

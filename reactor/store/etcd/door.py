@@ -1,4 +1,4 @@
-"""One etcd server: a channel, aioetcd3's calls on it, and the token that proves who we are.
+"""etcd connection: one server with a channel, aioetcd3's calls on it, and the token that proves who we are.
 
 A call that fails raises errors of ``reactor.errors``. Whether another server is asked then is for ``endpoints``.
 """

@@ -1,4 +1,4 @@
-"""Which engine gRPC's core polls with in this process: imported before grpc, which reads it once.
+"""gRPC engine: chooses what gRPC's core polls with in this process; imported before grpc, which reads it once.
 
 Since 1.80 the sockets of a Python process are polled by threads of the core's "event engine", one hop more between
 the network and the loop: 20 % of the CPU of a call, and as much of a tick (``python -m benchmarks reactor``). The

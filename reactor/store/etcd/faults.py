@@ -1,4 +1,4 @@
-"""What grpc and etcd report, as errors of ``reactor.errors``. Texts name the endpoint and never a password."""
+"""Faults of etcd and gRPC as errors of ``reactor.errors``. Texts name the endpoint and never a password."""
 
 import grpc
 

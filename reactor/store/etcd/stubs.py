@@ -1,4 +1,4 @@
-"""aioetcd3 made importable on today's Python and protobuf; the only module that imports it.
+"""aioetcd3 stubs: made importable on today's Python and protobuf; no other module imports aioetcd3.
 
 Its generated ``*_pb2`` modules build descriptors in a way that protobuf no longer allows. The serialized descriptors
 embedded in them are good, so the message classes are rebuilt from those, and modules holding them take the place of

@@ -1,4 +1,4 @@
-"""The agent: answers to orders and heartbeats, in every state and every order (tiflow 3.1)."""
+"""The agent: answers to orders and heartbeats, in every state and every order."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Every row of the changefeed's state table, and the waits between runs (tiflow 1.4.1)."""
+"""Every row of the changefeed's state table, and the waits between runs."""
 
 import pytest
 

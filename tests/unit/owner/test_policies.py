@@ -1,4 +1,4 @@
-"""Policies as functions: the picture in, tasks out (tiflow 3.1, scheduler rows)."""
+"""Policies as functions: the picture in, tasks out."""
 
 from owner.scheduler.captures import CaptureStatus
 from owner.scheduler.policies import balance, basic, drain, move, rebalance

@@ -119,7 +119,7 @@ def test_a_lost_stop_answer_promotes_with_what_was_last_known() -> None:
 
 
 def test_stopping_primary_in_prepare_is_still_the_writer() -> None:
-    """Defect 4 of tiflow 1.10."""
+    """An answer of the old writer during a move (a defect of TiCDC's scheduler)."""
     known = written_by(A)
     known.handle_move(B)
     assert known.handle_status(A, status(SpanState.STOPPING)) == []
@@ -128,7 +128,7 @@ def test_stopping_primary_in_prepare_is_still_the_writer() -> None:
 
 
 def test_undetermined_capture_blocks_promotion_in_every_path() -> None:
-    """Defect 4 again: after a change of owner, B prepared, A stopping, and the writer C stops."""
+    """The same after a change of owner, B prepared, A stopping, and the writer C stops."""
     said = {A: SpanState.STOPPING, B: SpanState.PREPARED, C: SpanState.REPLICATING}
     known = ReplicationSet.rebuild(S1, Ts(1), {capture: status(state) for capture, state in said.items()})
     assert known.handle_status(C, status(SpanState.STOPPED, 4)) == []

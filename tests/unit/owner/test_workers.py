@@ -112,7 +112,7 @@ def test_how_long_a_dump_will_take() -> None:
 
 
 def test_a_tick_while_a_worker_is_being_created_never_touches_it() -> None:
-    """Defect 9 of tiflow 1.10."""
+    """The worker has not answered yet; another order now would start it twice."""
     known, where = manager(), place(A, B)
     tick(known, None, where, 0.0)
     for now in (0.1, 1.0, 5.9):

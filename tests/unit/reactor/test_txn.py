@@ -148,7 +148,7 @@ def test_a_group_over_a_limit_is_rejected_alone(patches: list[Patch]) -> None:
 
 
 def test_a_group_that_does_not_fit_is_applied_exactly_once() -> None:
-    """tiflow 1.10 row 5: the overflowing group must not have touched the values it is evaluated on later."""
+    """The overflowing group must not have touched the values it is evaluated on later."""
     base: dict[str, KeyValue] = {}
     big = [put(f"big{number}") for number in range(100)]
     overflow = [add_one("n"), put("once"), *(put(f"more{number}") for number in range(60))]

@@ -1,4 +1,4 @@
-"""Other spans for a Delta table: one commit without data, which moves records only (see ``ports.Sink.cut``).
+"""Repartition of a Delta table: one commit without data, which moves records only (see ``ports.Sink.cut``).
 
 What fences late writers is in the same commit: the old spans' records go to ``delta_table.RETIRED``, where no writer
 expects them, so whoever still writes for one of them loses against this commit, or this commit against them (Delta

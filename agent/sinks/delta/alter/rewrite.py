@@ -1,4 +1,4 @@
-"""A Delta table under other columns: which columns those are, and the rows it holds, written anew in them.
+"""Rewrite of a Delta table under other columns: which columns those are, and its rows written again in them.
 
 Values follow their column to another type only where they are then what the source has made of them: numbers to wider
 or exact ones, plain text to what it says, whole numbers to text. A moment's text, say, is another one everywhere: such

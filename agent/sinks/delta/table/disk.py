@@ -1,4 +1,4 @@
-"""What of a Delta table in a local directory is on disk before anybody is told that it is written.
+"""Disk syncs: put a local Delta table's files and commits on disk before they are acknowledged.
 
 A machine that loses its power keeps what was synced: a file's bytes by the file, its name by the directory. So our own
 commits sync data file, directory, the log's file and the log's directory, in this order: a commit that is there names

@@ -1,4 +1,4 @@
-"""Where a Delta table lies, whose it is, and what it records: the one place that opens tables.
+"""Delta table place: opens tables, checks whose they are, and reads what they record. Nothing else opens one.
 
 The owner stands in the table's description (Delta has no room for foreign properties when a table is made from existing
 files): the changefeed and the mode it is written in. Each span's position is an application transaction,

@@ -1,5 +1,4 @@
-"""What a source's columns become in a Delta table, in types and in values; shared by the sink and by
-``agent.feeds.diff``.
+"""Delta columns: turn a source's columns into those of a Delta table, for the sink and for ``agent.feeds.diff``.
 
 Delta has no type for a time of day: it is written as text, ``HH:MM:SS`` with a fraction where there is one. Everything
 else that ``ports.Changes`` may hold has its own type. A ``changelog`` table has five columns more:

@@ -1,4 +1,4 @@
-"""Small files of a local Delta table put together, one batch of rows in memory at a time.
+"""Compaction: puts small files of a local Delta table together, one batch of rows in memory at a time.
 
 The rows stay as they are, and so does every record: readers of the table's changes are told that none is in it. Appends
 go on beside it; where a merge has taken one of the files meanwhile, that merge counts. delta-rs's own way took 125 MB

@@ -1,4 +1,4 @@
-"""Housekeeping of Delta tables, off the hot path: small files put together, replaced files removed, the log kept short.
+"""Upkeep of Delta tables, off the hot path: compacts small files, removes replaced ones, keeps the log short.
 
 Log checkpoints and log cleanup are table properties that delta-rs acts on by itself after commits. The rest is done by
 the capture that commits, in a thread of its own, at most one table at a time; what fails here is tried again later and

@@ -1,4 +1,4 @@
-"""A transaction that is too large to be folded at once, into an upserted table: a part of the key space at a time.
+"""Large transactions: write one that is too large to be folded at once, a part of the key space at a time.
 
 What is merged is in memory at once, decoded; and a transaction is never cut, so one of ten million rows would be too.
 Instead its changes are laid down in scratch files, one for each part of the table's keys. Each part is folded alone:

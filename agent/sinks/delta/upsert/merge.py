@@ -1,4 +1,4 @@
-"""Net changes into a Delta table that equals its source: on the executor, data and record in one commit.
+"""Merge: writes net changes into a Delta table that equals its source, data and record in one commit.
 
 How the rows of the changed keys are found and replaced is ``_replace`` alone: a MERGE, which rewrites the files it
 touches; or ``delta_upsert``, where the table is small or takes deletion vectors. ``write`` above them knows only that a

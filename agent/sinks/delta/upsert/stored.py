@@ -1,4 +1,4 @@
-"""Values that only the table has: what an update left out is looked up in the row that it replaces, and only there.
+"""Stored values: look up what an update left out in the row that it replaces, the only place that has it.
 
 PostgreSQL leaves out large values that an update has not changed, MySQL and MariaDB (``binlog_row_image=MINIMAL``) all
 columns that it has not. A table that lacks the row (a filter ignored its insert, mode ``incremental`` began later, the

@@ -1,4 +1,4 @@
-"""What the kernels leave to Python: statements, new table maps, rotations, distributed transactions, refusals.
+"""Control events: handles what the kernels leave to Python (statements, table maps, rotations, XA, refusals).
 
 Between two calls the state is as the kernels left it: here transactions are opened, closed or dropped in it, and table
 maps declared. Where other events are to be read next (those of a compressed transaction) the stream is told.

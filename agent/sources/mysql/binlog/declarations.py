@@ -1,4 +1,4 @@
-"""Which tables the binlog has declared so far, and how the kernels find them.
+"""Table declarations: the tables that the binlog has declared so far, in the form in which the kernels find them.
 
 Pure. A table map declares one version of one table under a number that lasts until the server closes the table. Every
 version gets a *slot*, a small number that the kernels group by. A slot's schema never changes, and a table that gets a

@@ -1,4 +1,4 @@
-"""Rows of the open transaction that leave the arena again, or are never taken in.
+"""Dropping: removes rows of the open transaction from the arena, or keeps them from being taken in.
 
 - A transaction that the server rolled back, or only back to a savepoint, can be in the binlog when it changed temporary
   tables too, or some without transactions. Where some of its rows have been cut already the stream is opened anew, and

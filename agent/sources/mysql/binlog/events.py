@@ -1,4 +1,4 @@
-"""The rare events of a binlog, read: rotations, format descriptions, statements, what errors say.
+"""Control events of a binlog, read: rotations, format descriptions, statements, and what errors say.
 
 Pure. Rows, GTIDs and whatever else comes with every transaction never come here: ``split`` knows them. Bodies are what
 lies behind the 19 bytes of header, without checksum.

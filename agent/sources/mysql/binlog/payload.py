@@ -1,4 +1,4 @@
-"""A compressed transaction of MySQL, inflated piece by piece: its events come out as if the server had sent them bare.
+"""Compressed payload: inflates a transaction of MySQL piece by piece into events as if the server had sent them bare.
 
 However far it inflates, only what fits into the arena is in memory at once, beside the compressed bytes themselves.
 """

@@ -1,4 +1,4 @@
-"""Distributed transactions (XA) that are prepared and not decided yet: where their rows are, and the rows where few.
+"""Prepared transactions (XA) that are not decided yet: where their rows are, and the rows where they are few.
 
 Pure. Rows lie in the binlog where a transaction is prepared; whether they count is said later, by an XA COMMIT or XA
 ROLLBACK of its name. Until then the list says where they lie. It travels with the stream's position, so whoever goes

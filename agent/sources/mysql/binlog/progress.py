@@ -1,4 +1,4 @@
-"""How far a binlog has been read, in the words that the server needs to go on there: file, position, GTID set.
+"""Binlog progress: how far a binlog has been read, as the file, position and GTID set that the server understands.
 
 The kernels count GTIDs in a small table; here they become a set, when somebody asks or the table is full. Tagged ones
 (MySQL 8.4), which the kernels do not read, are added when their transaction is over.

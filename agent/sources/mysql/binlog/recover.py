@@ -1,4 +1,4 @@
-"""Which transactions a server holds prepared now (XA RECOVER), by the names that its binlog gives them.
+"""XA RECOVER: asks a server which transactions it holds prepared now, by the names that its binlog gives them.
 
 A server that falls may forget one that is in its binlog. Nobody will ever decide it, and the binlog would have to be
 kept for it for good; so a stream that begins asks which of those that it knows are still there.

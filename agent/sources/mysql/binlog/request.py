@@ -1,4 +1,4 @@
-"""What is said to the server so that it sends its binlog: as a replica would, by file and position or by GTID.
+"""Binlog request: asks the server for its binlog as a replica would, by file and position or by GTID.
 
 MariaDB takes its GTID position from a session variable and MySQL has a command for it. The session must say that it
 knows checksums and (MariaDB) GTID events, or the server would hide or rewrite them.

@@ -1,4 +1,4 @@
-"""Reading the binlog again beside the stream: the rows of a transaction that was prepared a while ago.
+"""Rereading: reads the rows of a transaction that was prepared earlier from the binlog, beside the stream.
 
 A second dump, as mysqlbinlog asks for one: by file and offset, without a number among the replicas, and with an end. So
 it neither waits for what is not written yet nor ends anybody else's dump. Events come one by one: this is not the way

@@ -1,4 +1,4 @@
-"""Rows that a server wrote into its binlog and rolled back, as far as that came out too late. Pure.
+"""Rollbacks: rows that a server wrote into its binlog and rolled back, where that was found out too late. Pure.
 
 Such rows are in the binlog where a transaction has changed temporary tables too, or some without transactions. Mostly
 they leave the arena again. Of a transaction that is larger than an arena some have left it for the log by then, where

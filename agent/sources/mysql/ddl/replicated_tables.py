@@ -1,4 +1,4 @@
-"""Which tables are ours at one place of the binlog, and what is known of them beyond what the binlog says itself.
+"""Replicated tables: which tables are ours at one place of the binlog, and what the binlog does not say of them.
 
 A table map with full metadata describes its table but for two things: under which id the table goes here (a renamed one
 keeps its first), and that a string of bytes is a uuid or an IP address. One with less is completed from what is known

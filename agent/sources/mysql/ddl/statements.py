@@ -1,4 +1,4 @@
-"""What a statement in the binlog is to us, told by its first words.
+"""Statement kinds: tell by its first words what a statement in the binlog means to us.
 
 Pure. With row format only definitions of tables should come as statements. A change of rows that comes as a statement
 is a change that nobody can read: it is told apart here and refused by the stream. What a definition *does* is

@@ -1,4 +1,4 @@
-"""Which builder makes a column, by the kind of its type.
+"""Column builders: choose the builder of a column by the kind of its type.
 
 Leaves to ``locate`` where values lie, and to ``decode`` the naming of the row that is bad.
 """

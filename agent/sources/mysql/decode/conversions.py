@@ -1,4 +1,4 @@
-"""From the bytes of a column to its text, where that is not a copy: character sets, members, addresses, JSON.
+"""Text conversions: make text of a column's bytes where that is not a copy (character sets, members, addresses, JSON).
 
 Each takes a finished array of raw values and gives the array that the sink gets. All of it is outside the hot path; a
 column of plain ASCII is passed on as it is whatever its character set.

@@ -1,4 +1,4 @@
-"""Inflating what a server compressed by zlib, without room for more than it says it is. Pure."""
+"""Inflating of zlib data from a server, without room for more than the server says it is. Pure."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""What is rare among row events, made plain before decoding: compressed events, and partial updates of JSON.
+"""Event rewriting: makes compressed events and partial JSON updates plain before they are decoded.
 
 MariaDB compresses the rows of an event (``log_bin_compress``); they are inflated here, event by event. MySQL may log
 what an update changed inside a JSON document (``binlog_row_value_options=PARTIAL_JSON``); the document after it is

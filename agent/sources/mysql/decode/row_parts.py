@@ -1,4 +1,4 @@
-"""The parts of a rows event, for what is rare enough to be taken apart in Python.
+"""Row parts: take a rows event apart in Python, where kernels are not worth it.
 
 An event is a type byte, the table's id (6), flags (2), with version 2 extra data behind its own length, the count of
 columns, one or two bitmaps of the columns that images have, and the rows.

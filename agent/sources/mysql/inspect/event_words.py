@@ -1,4 +1,4 @@
-"""What an event of a binlog says, as a line for people: all kinds but rows and table maps. Pure.
+"""Event descriptions: say in a line for people what an event of a binlog holds, all but rows and table maps. Pure.
 
 Any of these may raise ``ValueError``, ``LookupError`` or ``struct.error`` where an event is damaged.
 """

@@ -1,4 +1,4 @@
-"""A binlog file told event by event, with row changes decoded: what ``log inspect`` shows of one.
+"""Binlog report: describes a binlog file event by event, with row changes decoded, for ``log inspect``.
 
 Whatever an event holds, the next one is told: one that cannot be read comes with its ``problem``. What people want to
 see and a sink must not have is shown all the same: numbers of enums whose members nobody names, text in a character

@@ -1,4 +1,4 @@
-"""At which moment rows are read, and where in the binlog that moment lies.
+"""Consistent points: find the moment at which rows are read, and the place of that moment in the binlog.
 
 What is asked of a moment depends on how the rows are used (``dump``):
 

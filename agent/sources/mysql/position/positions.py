@@ -1,4 +1,4 @@
-"""Where a transaction begins: a Ts made of the server's epoch, the binlog file's number and the position in it.
+"""MySQL positions: a Ts made of the server's epoch, the binlog file's number and the position in it.
 
     server epoch (7 bits) | file number (24) | position of the GTID event (32)
 

@@ -1,4 +1,4 @@
-"""Whether a server can go on exactly where the log stands, and how to ask it; and where a server's binlog ends now.
+"""Resume: decides whether a server can continue exactly where the log is, asks it to, and finds its binlog's end.
 
 At the server that the position is from it is a matter of file and offset: the file must still be there. Another server
 (fail-over, a restored copy) has other files, so the GTID set decides, and a new epoch of positions begins there. MySQL

@@ -1,4 +1,4 @@
-"""On which terms a statement gave columns other types: whose server, SQL mode, time zone, and which are NOT NULL now.
+"""Retyping terms: the server, SQL mode, time zone and NOT NULL columns of a statement that changed columns' types.
 
 They travel in the record of the change (``reactor.records.changefeed.TableChange.context``). A record without them
 was written

@@ -1,4 +1,4 @@
-"""Which tables a server changes without a word in its binlog: by the actions of their foreign keys.
+"""Cascades: find the tables that a server changes through foreign keys without an event in its binlog.
 
 InnoDB carries out ON DELETE CASCADE and its like below the log, on MariaDB and on MySQL before 9.6; a replica has the
 same foreign keys and does the same, and a sink has not. Newer MySQLs carry them out above it, unless told otherwise.

@@ -1,4 +1,4 @@
-"""What our user may do at the server: found out by doing it, since roles make grants hard to read; and what to grant.
+"""Grants: find out by trying what our user may do at the server, since roles make grants hard to read.
 
 MariaDB and MySQL call some privileges by different names; both take the statements that are named here.
 """

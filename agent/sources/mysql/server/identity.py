@@ -1,4 +1,4 @@
-"""Which server this is: places in the binlogs of two servers are never compared.
+"""Server identity: tells servers apart, since places in the binlogs of two servers are never compared.
 
 MySQL has a UUID. MariaDB has none that lasts, so it is known by what tells the servers of one topology apart there:
 replication domain and server id.

@@ -1,4 +1,4 @@
-"""What MySQL and MariaDB refuse, in words: from an error number to one of ``agent.errors``, cause and cure in one line.
+"""Refusals of MySQL and MariaDB: turn an error number into one of ``agent.errors``, cause and cure in one line.
 
 Pure. The number decides; the server's own message is looked at only where one number stands for several causes: 1236
 is whatever can go wrong while a binlog is sent.

@@ -1,4 +1,4 @@
-"""Which tables of a server can be replicated, and by which key.
+"""Tables of a server: which of them can be replicated, and by which key.
 
 Views, sequences and temporary tables never. The key is the one that the server itself goes by, and that its table maps
 declare: the primary key, else the first unique key over NOT NULL columns.

@@ -1,4 +1,4 @@
-"""Planning the chunks of one table: how many rows it has, and where to cut (see ``chunks`` for the kinds of plans).
+"""Chunk plan: how many rows a table has, and where to divide it (see ``chunks`` for the kinds of plans).
 
 Bounds are found by walking along the key's index, a step of rows at a time: about as long as counting the rows. A key
 counts as far as its columns are compared in the order in which their index has them: up to the first float, enum, set,

@@ -1,4 +1,4 @@
-"""How a table is cut into chunks that are read side by side: always by key, so that a plan outlives its snapshot.
+"""Chunks of MySQL: divide a table by key into ranges read side by side, so that a plan outlives its snapshot.
 
 - ``KEYS``: ranges of a single integer key, from its smallest to its largest value at planning; arithmetic, small
   however many chunks there are.

@@ -1,4 +1,4 @@
-"""What a dump will read: every table's chunks under one view of the source, and what of an earlier plan goes on.
+"""Dump plan of MySQL: every table's chunks under one view of the source, and what of an earlier plan continues.
 
 The rules of going on, and why they are right, stand in ``dump``.
 """

@@ -1,4 +1,4 @@
-"""Rows as they stand: chunks of a table as Arrow batches, and the whole source at one moment.
+"""Current rows: chunks of a table as Arrow batches, and the whole source at one moment.
 
 A chunk read by ``read_chunk`` is of the moment at which it is opened. Whoever needs a moment that it can name reads
 under ``consistency.open_readers``.

@@ -1,4 +1,4 @@
-"""A default that a statement tells, as the Arrow value that its column holds in rows that were there.
+"""Fill values: turn a default that a statement names into the Arrow value that existing rows hold.
 
 The text is what ``agent.sources.mysql.ddl.defaults`` writes. A column takes it in as the server does: numbers are
 rounded,

@@ -1,4 +1,4 @@
-"""What the binlog says of the session that ran a statement: when, in which time zone, under which SQL mode. Pure.
+"""Session values: what the binlog says of a statement's session (time, time zone, SQL mode). Pure.
 
 Rows that were there when a column is added hold what its default was to that session: the moment of the statement for
 ``CURRENT_TIMESTAMP``, a moment of its time zone for a text. The server notes only what mattered to the statement.

@@ -1,4 +1,4 @@
-"""A value that the catalog tells in text, as the Arrow value that the stream's decoder would make of it."""
+"""Fill values: turn a text from the catalog into the Arrow value that the stream's decoder would make of it."""
 
 import struct
 

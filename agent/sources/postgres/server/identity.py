@@ -1,4 +1,4 @@
-"""Which server this is: positions of different systems or timelines are never compared."""
+"""Server identity: tells servers apart, since positions of different systems or timelines are never compared."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses, in words: from an ErrorResponse to one of ``agent.errors``, cause and cure in one line.
+"""Refusals of PostgreSQL: turn an ErrorResponse into one of ``agent.errors``, cause and cure in one line.
 
 Pure. The SQLSTATE decides; the server's own message is looked at only where one state stands for several causes.
 """

@@ -1,4 +1,4 @@
-"""How a table is cut into chunks that are read side by side: an arithmetic plan, small however many chunks it has.
+"""Chunks of PostgreSQL: divide a table by arithmetic into ranges that are read side by side.
 
 - ``KEYS``: ranges of a single integer primary key, from its smallest to its largest value at planning. The upper end
   is fixed: what is inserted above it is in the log. A later snapshot can go on with the chunks that are missing,

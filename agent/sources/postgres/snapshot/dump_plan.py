@@ -1,4 +1,4 @@
-"""What a dump will read: every table's schema and chunks under one snapshot, and what of an earlier plan goes on.
+"""Dump plan of PostgreSQL: schemas and chunks under one snapshot, and what of an earlier plan continues.
 
 The rules of going on, and why they are right, stand in ``agent.sources.postgres.snapshot.dump``.
 """

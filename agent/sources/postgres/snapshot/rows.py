@@ -1,4 +1,4 @@
-"""Rows as they stand: COPY in its binary form from a raw socket, through the stream's own kernels, into Arrow batches.
+"""Current rows: COPY in its binary form from a raw socket, through the stream's own kernels, into Arrow batches.
 
 Columns of types that have no binary form for us come as their type's output function writes them, which is how the
 stream has them: a cast to text may be another function, PostgreSQL's own (``inet``) or a user's. Whoever reads decides

@@ -1,4 +1,4 @@
-"""What the stream does not say of a changed table: its columns' numbers, its key, and the values of new columns.
+"""Catalog lookup: finds what the stream does not say of a changed table (column numbers, key, new columns' values).
 
 ``ADD COLUMN … DEFAULT`` writes no row: what the rows that were there now hold stands in the catalog alone, until
 something rewrites the table. From then on only the default itself tells it, if that is a constant (and was not set to

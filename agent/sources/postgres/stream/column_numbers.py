@@ -1,4 +1,4 @@
-"""Which column is which: a column keeps its number for life, so a new name under an old number is a rename. Pure.
+"""Column numbers: a column keeps its number for life, so a new name under an old number is a rename. Pure.
 
 A Relation message has no numbers, but columns stand in their order. The numbers come from the catalog as it is when the
 message is read, which may be long after the change. So what is known from before counts first: a column that keeps its

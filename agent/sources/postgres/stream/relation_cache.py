@@ -1,4 +1,4 @@
-"""What becomes of the tables as the stream goes on: each Relation message is held against what is known of its table.
+"""Relation cache: compares each Relation message with what is known of its table, and records what changed.
 
 What differs is a change at the Ts of the transaction that it came in: rows of the table may lie on both sides of it
 there. A transaction that changes a table twice makes one change of it. Relations of transactions that are in the log

@@ -1,5 +1,4 @@
-"""Binary JSON straight to text, for documents of what is common: objects, arrays, strings, integers, literals, and
-doubles of a few decimals.
+"""JSON kernels: turn common binary JSON straight into text (objects, arrays, strings, integers, short doubles).
 
 A document with anything else (other doubles, a value of an SQL type), or one that is not what it should be, is marked
 and left to ``json_binary``, which knows the format as a whole and says what is wrong.
