@@ -147,6 +147,8 @@ class ChangefeedView(View):
     sync_point: SyncPoint | None = None
     #: errors and warnings that the answering owner has seen, oldest first
     history: tuple[RunningError, ...] = ()
+    #: what was found out while it was created, line by line; only in the answer to that
+    notices: tuple[str, ...] = ()
 
 
 class CaptureView(View):

@@ -52,6 +52,8 @@ def create(
     )
     with client_of(server) as client, console.waiting("checking source and sink"):
         view = client.create(spec)
+    for notice in view.notices:
+        console.print_warning(notice)
     _show(view, json=json, text=f"changefeed {view.id} is created: {view.source} → {view.sink}")
 
 

@@ -160,7 +160,7 @@ class ClusterService:
         await self._check_absent(life, info_key, changefeed)
         for name, needed in formats.needed_by(spec.config).items():
             formats.refuse_early(name.replace("_", "-"), needed, life.state.format)
-        await self._capture.data_plane.check(spec)
+        notices = await self._capture.data_plane.check(spec)
         # epochs of one that was removed under the same name are all smaller: each of them took a revision
         info = self._info(changefeed, spec).with_(epoch=await self._check_absent(life, info_key, changefeed))
         status = ChangefeedStatus(checkpoint_ts=info.start_ts)
@@ -171,7 +171,7 @@ class ClusterService:
         )
         if not stored.succeeded:
             raise _exists(changefeed)
-        return await self._first_view(changefeed)
+        return (await self._first_view(changefeed)).model_copy(update={"notices": notices})
 
     async def _check_absent(self, life: "Membership", info_key: str, changefeed: ChangefeedId) -> int:
         """The store's revision. :raises ChangefeedExistsError: the id is taken."""

@@ -14,9 +14,15 @@ from capture.security.secrets import resolve
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import FilterConfig, Mode, TableRecord
 
+#: of tables that will be held
+_NAMED = 10
 
-def check_first(spec: ChangefeedSpec, cluster_id: str) -> None:
-    """:raises WeirError: source or sink say why this changefeed cannot be."""
+
+def check_first(spec: ChangefeedSpec, cluster_id: str) -> tuple[str, ...]:
+    """What a user should know of this changefeed, line by line.
+
+    :raises WeirError: source or sink say why this changefeed cannot be.
+    """
     if spec.mode is Mode.LOAD_SYNC:
         raise ConfigError(
             "mode load-sync begins with a dump that is there, and a new changefeed has none; use mode all, or mode "
@@ -35,6 +41,15 @@ def check_first(spec: ChangefeedSpec, cluster_id: str) -> None:
     sink.check(found.tables)
     if spec.mode in (Mode.ALL, Mode.FULL):
         _check_not_loaded(sink, found.tables)
+    return _unfit(sink, found.tables)
+
+
+def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> tuple[str, ...]:
+    """A line for each table that the sink will hold because of its name; past a few only their number."""
+    lines = list(sink.unfit(tables).values())
+    left = len(lines) - _NAMED
+    shown = (f"this table will be held: {line}" for line in lines[:_NAMED])
+    return (*shown, *([f"{left} more tables will be held for their names; see weir tables"] if left > 0 else []))
 
 
 def _check_bounds(spec: ChangefeedSpec) -> None:

@@ -96,8 +96,11 @@ class DataPlane(Protocol):
 
     def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane: ...
 
-    async def check(self, spec: ChangefeedSpec) -> None:
-        """:raises WeirError: source or sink say why this changefeed cannot be."""
+    async def check(self, spec: ChangefeedSpec) -> tuple[str, ...]:
+        """What a user should know of it, line by line.
+
+        :raises WeirError: source or sink say why this changefeed cannot be.
+        """
         ...
 
     async def recorded(
@@ -149,8 +152,8 @@ class LocalDataPlane:
     def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
         return _RealLifeWorks(self, client, capture, state)
 
-    async def check(self, spec: ChangefeedSpec) -> None:
-        await self._ask(partial(check_first, spec, self._settings.cluster_id))
+    async def check(self, spec: ChangefeedSpec) -> tuple[str, ...]:
+        return await self._ask(partial(check_first, spec, self._settings.cluster_id))
 
     async def recorded(
         self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]

@@ -74,6 +74,10 @@ def print_fields(view: BaseModel) -> None:
     Console(soft_wrap=True).print(table)
 
 
+def print_warning(text: str) -> None:
+    sys.stderr.write(f"warning: {' '.join(text.split())}\n")
+
+
 def print_error(error: BaseException) -> None:
     sys.stderr.write(f"error: {describe(error)}\n")
 

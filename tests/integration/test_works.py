@@ -103,6 +103,22 @@ async def test_what_a_removed_changefeed_has_left_is_found_before_the_snapshot(
     await data_plane.check(spec)
 
 
+async def test_tables_that_will_be_held_for_their_names_are_named_before_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_plane = LocalDataPlane(load_server_settings(data_dir=tmp_path / "data", cluster_id="c"))
+    names = ["..", *(f"a/{number}" for number in range(12)), "t"]
+    tables = tuple(RECORD.with_(table_id=number, name=name) for number, name in enumerate(names))
+    monkeypatch.setattr(preflight, "open_source", _AnySource)
+    monkeypatch.setattr(_AnySource, "check", lambda _: SourceReport(Identity("1", 1), tables))
+    spec = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://h/d", sink_uri=f"delta+file://{tmp_path}/lake")
+    for mode in (Mode.ALL, Mode.INCREMENTAL):
+        first, *others, last = await data_plane.check(spec.model_copy(update={"mode": mode}))
+        assert first.startswith("this table will be held: table public... cannot be a directory of the sink: the name")
+        assert (len(others), last) == (9, "3 more tables will be held for their names; see weir tables")
+    assert await data_plane.check(spec.model_copy(update={"sink_uri": "blackhole://"})) == ()
+
+
 async def test_nothing_is_loaded_without_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data_plane = works_with_a_table(tmp_path)
     monkeypatch.setattr(preflight, "open_source", _AnySource)

@@ -21,6 +21,7 @@ class MemoryCluster:
         self.feeds: dict[str, views.ChangefeedView] = {}
         self.diffs: list[views.TableDiff] = []
         self.updates: list[views.ChangefeedUpdate] = []
+        self.notices: tuple[str, ...] = ()
         #: spans and workers of capture-1, one less each time it is drained
         self.load = 3
         self.breaks_with: Exception | None = None
@@ -57,7 +58,7 @@ class MemoryCluster:
             source=mask(spec.source_uri),
             sink=mask(spec.sink_uri),
         )
-        return self._put(view)
+        return self._put(view).model_copy(update={"notices": self.notices})
 
     async def list(self) -> builtins.list[views.ChangefeedView]:
         self._check()

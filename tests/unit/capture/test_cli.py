@@ -158,6 +158,16 @@ def test_drain_waits_until_the_capture_is_empty(
     assert capsys.readouterr().err.startswith("error: capture capture-1 still has 9")
 
 
+def test_what_create_has_found_out_is_a_warning(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
+    cluster.notices = ("this table will be held: table a... cannot be a directory",)
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "warning: this table will be held: table a... cannot be a directory\n"
+    assert shown.out.startswith("changefeed feed is created")
+    assert main(["changefeed", "create", "-c", "other", *URIS, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notices"] == [*cluster.notices]
+
+
 def test_differences_are_not_success(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
     assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
     cluster.diffs = [TableDiff(table="a.t", equal=True), TableDiff(table="a.u", equal=False, differences=("id=7",))]
