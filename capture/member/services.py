@@ -6,7 +6,7 @@ created, cleaning up after one is removed, and comparing tables.
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -17,27 +17,21 @@ from agent.control.runtime import SpanRuntime
 from agent.errors import LogStorageMismatchError, SinkConfigError
 from agent.feeds import diff
 from agent.feeds.runtime import ChangefeedRuntime, Feed
-from agent.log.storage import LogDirectory, claim
-from agent.ports.sink import SpanRepartition
+from agent.log.storage import claim
 from agent.ports.source import ComparisonSnapshot, Identity, Position
 from agent.spark.executor import SparkExecutor
-from agent.units import readers
 from capture.api.port import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
-from capture.member.once import Once
+from capture.member.member_data_plane import LocalMemberDataPlane
 from capture.member.preflight import check_first
 from capture.member.processor_host import RuntimeFactory
-from capture.member.schema_work import SchemaWork
-from capture.security.secrets import Keeper, mask
-from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
+from capture.security.secrets import Keeper
+from owner.jobs import SchemaApplied, SinkCut, SinkRead, UpstreamDropped
 from owner.scheduler.spans import even_spans
-from reactor import failpoints, keys
+from reactor import keys
 from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
-from reactor.errors import WeirError
-from reactor.failpoints import Point
-from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
-from reactor.records import held
-from reactor.records.changefeed import ChangefeedInfo, LogHead, RunningError, TableRecord, UnitRecord
+from reactor.ids import CaptureId, Ts
+from reactor.records.changefeed import ChangefeedInfo, LogHead, TableRecord, UnitRecord
 from reactor.records.log_mark import mark_of
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
@@ -150,7 +144,7 @@ class LocalDataPlane:
         await to_thread.run_sync(self._spark.stop)
 
     def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
-        return _RealLifeWorks(self, client, capture, state)
+        return LocalMemberDataPlane(self, client, capture, state)
 
     async def check(self, spec: ChangefeedSpec) -> tuple[str, ...]:
         return await self._ask(partial(check_first, spec, self._settings.cluster_id))
@@ -261,101 +255,6 @@ class _RealComparison:
         ]
 
 
-class _RealLifeWorks:
-    def __init__(self, data_plane: LocalDataPlane, client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
-        self._data_plane = data_plane
-        self._client = client
-        self._capture = capture
-        self._state = state
-        self._schemas = SchemaWork()
-        self._drops = Once("the source")
-        self._reads = Once("the sink")
-        self._cuts = Once("the sink")
-
-    def open(self, info: ChangefeedInfo) -> SpanRuntime:
-        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
-        return self._data_plane.open(
-            replace(self._data_plane.feed(info), created=self._state.raw[key].create_revision),
-            capture=self._capture,
-            client=self._client,
-            checkpoint=lambda: self._checkpoint(info.id),
-            held=lambda: self._held(info.id),
-        )
-
-    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
-        error = ""
-        try:
-            if await self._is_still_there(effect.info):
-                await self._clean_up(effect.info)
-            failpoints.reach(Point.REMOVE_DROPPED)
-        except Exception as failure:  # asked again by the owner, whatever it was
-            error = _line(failure)
-            _log.warning("cleaning up after a changefeed failed", changefeed=effect.changefeed, error=error)
-        post(UpstreamDropped(effect.changefeed, error))
-
-    async def _clean_up(self, info: ChangefeedInfo) -> None:
-        """What was made at the source, then files: safe to do again, and once at a time.
-
-        Another owner may clean up at the same time, and a successor of the same name may be there by the time that the
-        files go: so only those go that were there before etcd was asked for the last time.
-        """
-        feed = self._data_plane.feed(info)
-        source = feed.open_source()
-        directories = (feed.log_directory("main"), feed.manifest("main").directory)
-
-        def drop() -> list[tuple[LogDirectory, list[str]]]:
-            source.drop()
-            return [(place, place.names()) for place in directories]
-
-        at = info.id, info.incarnation
-        found = await self._drops.run(at, drop)
-        if await self._is_still_there(info):
-            await self._drops.run(at, partial(_remove, found))
-            if source.numbers_readers:
-                await readers.release(self._client, feed.cluster, feed.reader)
-
-    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
-        """Once at a time for a changefeed."""
-        said = partial(SinkRead, effect.changefeed, effect.ts)
-        try:
-            ask = partial(_read_sink, self._data_plane.feed(effect.info), effect)
-            post(said(await self._reads.run(effect.changefeed, ask)))
-        except Exception as failure:  # asked again by the owner, whatever it was
-            post(said(error=_line(failure)))
-
-    async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
-        """Once at a time for a table; what is asked again is the same."""
-        at = effect.changefeed, effect.table.table_id
-        said = partial(SinkCut, *at, effect.number, effect.ts)
-        try:
-            if await self._is_still_there(effect.info):
-                post(said(await self._cuts.run(at, partial(_cut_sink, self._data_plane.feed(effect.info), effect))))
-        except Exception as failure:  # asked again by the owner, whatever it was
-            post(said(error=_line(failure)))
-
-    async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
-        try:
-            if await self._is_still_there(effect.info):
-                await self._schemas.apply(effect, self._data_plane.feed(effect.info), post)
-        except Exception as failure:  # asked again by the owner, whatever it was
-            error = RunningError(code=getattr(failure, "code", "Internal"), message=_line(failure))
-            post(SchemaApplied(effect.changefeed, effect.record.ts, error))
-
-    async def _is_still_there(self, info: ChangefeedInfo) -> bool:
-        """A request that comes late, after another owner has cleaned up, must not meet a successor of the same name."""
-        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
-        item = await self._client.get(key)
-        return item is not None and ChangefeedInfo.decode(item.value, key=key).created_at == info.created_at
-
-    def _held(self, changefeed: ChangefeedId) -> Ts:
-        feed = self._state.changefeeds.get(changefeed)
-        return held.needed_ts(feed.held.values()) if feed else MAX_TS
-
-    def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
-        feed = self._state.changefeeds.get(changefeed)
-        return feed.status.checkpoint_ts if feed and feed.status else Ts(0)
-
-
 def build_works(settings: ServerSettings) -> DataPlane:
     return LocalDataPlane(settings)
 
@@ -377,35 +276,6 @@ def _recorded(feed: Feed, unit: UnitRecord, cuts: Mapping[int, TablePartitioning
                 "with its history, or create another changefeed for a new snapshot"
             )
         found.append(min(known))
-    return tuple(found)
-
-
-def _remove(found: Sequence[tuple[LogDirectory, list[str]]]) -> None:
-    for place, names in found:
-        place.remove(names)
-
-
-def _cut_sink(feed: Feed, effect: CutSink) -> Ts:
-    failpoints.reach(Point.CUT_BEFORE_SINK)
-    furthest_ts = feed.open_sink().cut(effect.table, SpanRepartition(effect.old, effect.new, effect.ts, effect.number))
-    failpoints.reach(Point.CUT_AFTER_SINK)
-    return furthest_ts
-
-
-def _line(failure: Exception) -> str:
-    """One line; what we did not raise ourselves goes to the log too."""
-    if isinstance(failure, WeirError):
-        return str(failure)
-    _log.error("work for the owner failed", exc_info=failure)
-    return f"{type(failure).__name__}: {mask(str(failure))}"
-
-
-def _read_sink(feed: Feed, asked: ReadSink) -> tuple[TableRead, ...]:
-    sink = feed.open_sink()
-    found = []
-    for table in asked.tables:
-        at = sink.visible(table, [span for span in asked.spans if span.table_id == table.table_id])
-        found.append(TableRead(f"{table.schema_name}.{table.name}", at.version, at.committed_ts))
     return tuple(found)
 
 
