@@ -89,8 +89,18 @@ def _selected_rows(snapshot: ComparisonSnapshot, schema: TableSchema, filter: Fi
 def compare(table: str, source: Rows, sink: Rows, *, key: Sequence[str]) -> TableDiff:
     """Compare two readings of one table: ``source`` in the source's types, ``sink`` in the sink's.
 
-    Columns are the source's; without a ``key`` a row is its own key.
+    Columns are the source's; without a ``key`` a row is its own key. Columns that cannot be brought to one type are a
+    difference of this table.
     """
+    try:
+        return _compare(table, source, sink, key)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        cause = f"the sink's columns are not those of the source ({reason})"
+        return TableDiff(table, False, 0, 0, (f"{cause}: a change that no row has followed yet, or another writer",))
+
+
+def _compare(table: str, source: Rows, sink: Rows, key: Sequence[str]) -> TableDiff:
     ours, theirs = _Sums.of(_plain(source()), key), _Sums.of(_plain(sink()), key)
     (differing,) = np.nonzero((ours.rows != theirs.rows) | (ours.hashes != theirs.hashes))
     differences: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
 """Equal iff source and sink hold the same rows: on batches, on changelogs, and on a real PostgreSQL."""
 
 import datetime
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,16 @@ def test_at_most_ten_differences_are_told() -> None:
     diff = compare("public.t", lambda: ours, list, key=KEY)
     assert len(diff.differences) == 10
     assert diff.rows_source == 50
+
+
+def test_columns_that_fit_no_common_type_are_a_difference_of_one_table() -> None:
+    def unreadable() -> Iterator[pa.RecordBatch]:
+        yield from ()
+        raise pa.ArrowInvalid("Precision is not great enough for the result\nmore")
+
+    found = compare("public.t", list, unreadable, key=["id"])
+    assert not found.equal
+    assert "Precision is not great enough for the result)" in found.differences[0]
 
 
 def test_times_are_compared_as_the_sink_writes_them() -> None:

@@ -117,6 +117,9 @@ class MariaDB:
             found.setdefault(table, []).append(Column(name, type, bool(is_key), bool(is_nullable)))
         return [Table(name, tuple(columns)) for name, columns in found.items()]
 
+    def touch(self, table: Table) -> None:
+        """Statements are in the binlog: nothing to do."""
+
     def rows(self, table: Table) -> Iterator[Row]:
         columns = ", ".join(_shown(self.quote(column.name), column.type) for column in table.columns)
         with closing(_texts(self._server)) as connection, connection.cursor() as cursor:

@@ -83,6 +83,12 @@ class Postgres:
             found.setdefault(str(table), []).append(column)
         return [Table(name, tuple(columns)) for name, columns in found.items()]
 
+    def touch(self, table: Table) -> None:
+        """PostgreSQL declares a table as it is with the table's next row, not with its change."""
+        at, column = self.quote(table.name), self.quote(table.columns[0].name)
+        one = f"ctid = (SELECT ctid FROM {at} LIMIT 1)"
+        self._server.execute(f"UPDATE {at} SET {column} = {column} WHERE {one}", database=_DATABASE)
+
     def rows(self, table: Table) -> Iterator[Row]:
         columns = ", ".join(self.quote(column.name) for column in table.columns)
         settings = "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=3"

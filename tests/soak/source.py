@@ -71,6 +71,10 @@ class Source(Protocol):
 
     def tables(self) -> Sequence[Table]: ...
 
+    def touch(self, table: Table) -> None:
+        """Change a row of ``table``, so that the log shows the table as it is now."""
+        ...
+
     def rows(self, table: Table) -> Iterator[Row]:
         """All rows of a table, canonical."""
         ...

@@ -221,6 +221,9 @@ class Story:
             self._quiet.acquire()
         try:
             for source in self._bed.sources:
+                for table in source.tables():
+                    if table.key:
+                        source.touch(table)
                 for mode in _MODES:
                     self._compare(source, mode)
             self.outcome.comparisons += 1
