@@ -80,7 +80,7 @@ async def run_with_deadline(
                 with anyio.move_on_after(timeout_s + grace_s) as waiting:
                     outcome.append(await to_thread.run_sync(call, deadline, abandon_on_cancel=True, limiter=limiter))
                 if waiting.cancelled_caught:
-                    failure = AbandonedError(f"not ended in {timeout_s:g} s, nor after it was told to")
+                    failure = AbandonedError(f"not ended in {timeout_s:g} s, nor after it was asked to end")
             except Exception as error:
                 failure = error  # kept out of the task group, which would wrap it
             tasks.cancel_scope.cancel()

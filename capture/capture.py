@@ -155,11 +155,11 @@ class Capture:
                     if not self._leaving.is_set():  # it may have been told while this life began
                         await life.wait_end()
             except (SessionDoneError, LeaseExpiredError) as error:  # etcd may know before the session does
-                _log.warning("session lost: this capture starts anew", reason=str(error))
+                _log.warning("session lost: this capture starts again", reason=str(error))
             except EtcdError as error:
                 if not error.retryable or not self._ready.is_set():
                     raise
-                _log.warning("etcd failed: this capture starts anew", reason=str(error))
+                _log.warning("etcd failed: this capture starts again", reason=str(error))
             finally:
                 self.life = None
 

@@ -67,7 +67,7 @@ def _refuse_unknown(tree: exp.Expr, text: str) -> None:
             what = node.sql(dialect="mysql")
             raise FilterError(f"the expression {text!r} uses {what!r}, which is not supported; see docs/operating.md")
         if isinstance(node, exp.Column) and node.table:
-            raise FilterError(f"the expression {text!r} names {node.sql()!r}; columns stand there by themselves")
+            raise FilterError(f"the expression {text!r} names {node.sql()!r}; write columns without a table's name")
 
 
 def _evaluate(node: exp.Expr, rows: pa.RecordBatch) -> Any:

@@ -82,7 +82,7 @@ def _column(batch: pa.RecordBatch, wanted: pa.Field, part: Changes) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise TableHeldError(
             f"column {wanted.name} of {part.schema.qualified_name} has become {wanted.type} and older changes do not "
-            "fit; load the table anew"
+            "fit; load the table again"
         ) from error
 
 

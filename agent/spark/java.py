@@ -48,6 +48,6 @@ def _major_version(java: Path) -> int:
         raise JavaError(f"{java} does not run ({type(error).__name__}); {_CURE}") from error
     match = _VERSION.search(answer.stderr + answer.stdout)
     if match is None:
-        raise JavaError(f"{java} does not tell its version; {_CURE}")
+        raise JavaError(f"{java} does not report its version; {_CURE}")
     major = int(match[1])
     return int(match[2] or 0) if major == 1 else major  # Java 8 calls itself 1.8

@@ -103,7 +103,7 @@ class ChunkRun:
         if not isinstance(error, WeirError) or self._session.is_alive():
             return error
         lost = SourceUnreachableError(
-            "the dump's snapshot was lost with its connection to the source; it goes on with a new one by itself"
+            "the dump's snapshot was lost with its connection to the source; it continues with a new one by itself"
         )
         lost.__cause__ = error
         return lost

@@ -89,7 +89,7 @@ def pause(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False
 def resume(
     changefeed_id: Id,
     overwrite_checkpoint_ts: Annotated[
-        int | None, typer.Option(min=0, max=MAX_TS, help="Go on from there instead.")
+        int | None, typer.Option(min=0, max=MAX_TS, help="Continue from this Ts instead.")
     ] = None,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
@@ -106,12 +106,12 @@ def update(
     source_uri: Annotated[str | None, typer.Option(help="The same server by another address or user.")] = None,
     sink_uri: Annotated[str | None, typer.Option(help="Where the sink's tables are now.")] = None,
     mode: Annotated[
-        Mode | None, typer.Option(help="How one goes on that has finished: load-sync loads its dump.")
+        Mode | None, typer.Option(help="The mode in which a finished one continues: load-sync loads its dump.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The whole configuration, in TOML.")] = None,
     target_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to stop; 0: never.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="One that runs is paused for it, and goes on.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Pause a running one, change it, resume it.")] = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
@@ -160,7 +160,7 @@ def _paused(client: "Client", changefeed_id: str, *, wanted: bool) -> Iterator[b
 @changefeed_app.command("rewind")
 def rewind(
     changefeed_id: Id,
-    ts: Annotated[int, typer.Option(min=0, max=MAX_TS, help="Go on from there.")],
+    ts: Annotated[int, typer.Option(min=0, max=MAX_TS, help="The Ts to continue from.")],
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
@@ -169,7 +169,7 @@ def rewind(
         done = client.rewind(changefeed_id, ts)
     if json:
         return console.print_json(done)
-    title = f"changefeed {changefeed_id} stands at {done.changefeed.checkpoint_ts}; resume it"
+    title = f"changefeed {changefeed_id} is at {done.changefeed.checkpoint_ts}; resume it"
     rows = [(table.table, table.ts) for table in done.tables]
     console.print_table(("table", "written again from"), rows, title=title)
     return None

@@ -148,7 +148,7 @@ def quickstart(
     dir: Annotated[
         Path | None,
         typer.Option(
-            help="Everything goes below it; a second run goes on from there.",
+            help="Everything goes below it; a second run continues from there.",
             show_default="weir-data, weir-data-mariadb",
         ),
     ] = None,

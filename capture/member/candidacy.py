@@ -150,11 +150,11 @@ class Candidacy:
             self._waiting.pop(job.job_id, None)
         if not waiting.done.is_set():
             raise StillRunningError(
-                f"what was asked for is still running after {_JOB_TIMEOUT_S:.0f} s, and goes on by itself; "
+                f"the request is still running after {_JOB_TIMEOUT_S:.0f} s, and continues by itself; "
                 "`weir changefeed query` shows how it went"
             )
         if waiting.answer is None:
-            raise NotOwnerError("the owner left its seat before it answered; ask again")
+            raise NotOwnerError("the owner resigned before it answered; ask again")
         if waiting.answer.error:
             raise _UNKNOWN.get(waiting.answer.value, JobRefusedError)(waiting.answer.error)
         return waiting.answer.value
@@ -164,13 +164,13 @@ class Candidacy:
             await self._election.campaign(self._capture)
             await self._serve()
         except (NotOwnerError, OwnerNotFoundError) as error:
-            _log.info("owner's seat lost", reason=str(error))
+            _log.info("ownership lost", reason=str(error))
         except SessionDoneError:
             raise
         except EtcdError as error:
             if not error.retryable:
                 raise
-            _log.warning("owner's seat left", reason=str(error))
+            _log.warning("ownership given up", reason=str(error))
         finally:
             self._worker = None
             self._abandon_jobs()

@@ -316,7 +316,7 @@ class ClusterService:
     def _absence(self) -> str:
         """Why there is no life."""
         if self._capture.has_lived:
-            return "this capture lost its session with etcd and starts anew"
+            return "this capture lost its session with etcd and starts again"
         return "this capture is starting, and has not joined its cluster yet"
 
 

@@ -80,7 +80,7 @@ class Membership:
             formats.refuse_unknown(self.state.format)
             is_deaf = liveness.is_deaf(self.state.owner, self.state.changefeeds.values(), anyio.current_time())
             silent = silent + 1 if is_deaf else 0
-        _log.warning("the owner is not heard: this capture starts anew", capture=self.info.id)
+        _log.warning("the owner is not heard: this capture starts again", capture=self.info.id)
         self._ended.set()
 
     async def leave(self) -> None:
@@ -159,7 +159,7 @@ async def _parts(
         messenger.register(AGENT_TOPIC, on_order)
         messenger.register(OWNER_TOPIC, candidacy.on_message)
         tasks.start_soon(worker.run, name="processors' worker")
-        tasks.start_soon(candidacy.run, name="owner's seat")
+        tasks.start_soon(candidacy.run, name="candidacy")
         life = Membership(info, client=client, state=state, candidacy=candidacy, host=host)
         tasks.start_soon(life.listen, liveness, name="listening for the owner")
         try:

@@ -208,7 +208,7 @@ class Sessions:
             raise _RefusedError(frames.Reason.WRONG_RECEIVER, f"this is {self._me}, not {hello.receiver}")
         known = self._senders.get(hello.sender)
         if known is not None and known.stream == hello.stream and hello.connection == known.connection:
-            raise _RefusedError(frames.Reason.DUPLICATE, f"connection {hello.connection} is there already")
+            raise _RefusedError(frames.Reason.DUPLICATE, f"connection {hello.connection} exists")
         if known is not None and (hello.stream, hello.connection) < (known.stream, known.connection):
             raise _RefusedError(frames.Reason.STALE, f"connection {hello.connection} is older than the present one")
         if known is None or known.stream != hello.stream:

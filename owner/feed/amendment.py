@@ -88,7 +88,7 @@ def rewound(facts: Facts, ts: Ts) -> ChangefeedStatus:
     known = max(status.checkpoint_ts, head.resolved_ts if head else Ts(0))
     if ts > known:
         raise JobRefusedError(
-            f"changefeed {info.id} has read up to {known}: going on at {ts} would lose changes; give a smaller Ts"
+            f"changefeed {info.id} has read up to {known}: starting at {ts} would lose changes; give a smaller Ts"
         )
     first = max(head.removed_ts if head else Ts(0), facts.record.start_ts if facts.record else info.start_ts)
     if ts < first:
@@ -119,7 +119,7 @@ def _refuse_mode(facts: Facts, mode: Mode) -> None:
         )
     if not goes_on(mode, record):
         raise JobRefusedError(
-            f"changefeed {info.id} has finished in mode {info.mode}: mode {mode} does not go on from there; create "
+            f"changefeed {info.id} has finished in mode {info.mode}: mode {mode} cannot continue from there; create "
             "another one"
         )
 
@@ -173,7 +173,7 @@ def _shown(value: object) -> str:
 def _cure(state: FeedState) -> str:
     match state:
         case FeedState.FINISHED:
-            return "; it has finished: it may go on in another mode, or create another one"
+            return "; it has finished: let it continue in another mode, or create another one"
         case FeedState.REMOVED:
             return "; it is being removed"
         case _:

@@ -121,7 +121,7 @@ class Changefeed:
             return [*self._commit(feed, info, feed.status, again, now=now), WakeAt(now)]
         after = step(info, Trigger.RESUME)
         if retention.is_released(info):
-            raise JobRefusedError(f"changefeed {info.id} cannot go on: {info.error and info.error.message}")
+            raise JobRefusedError(f"changefeed {info.id} cannot continue: {info.error and info.error.message}")
         status = feed.status
         if checkpoint_ts is not None:
             facts = Facts.of(feed, info)

@@ -63,7 +63,7 @@ class Trigger(StrEnum):
     WAIT_OVER = "wait over"
     WARN = "warning"
     PROGRESS = "progress"
-    EXPIRE = "stood too long"
+    EXPIRE = "stopped too long"
 
 
 #: (state, trigger) → state

@@ -56,4 +56,4 @@ def refuse_overlap(leftovers: Iterable[TableSpan], known: Collection[TableSpan],
     for span in leftovers:
         for other in spans_of(span.table_id, cuts):
             if other != span and other in known and other.start < span.end and span.start < other.end:
-                raise InconsistentSpanError(f"spans {span} and {other} of one table overlap; the changefeed runs anew")
+                raise InconsistentSpanError(f"spans {span} and {other} of one table overlap; the changefeed runs again")

@@ -192,10 +192,11 @@ class Repartitions:
         self._rest(cut.table_id)
         if furthest_ts > under_way.ts:
             self.holds[cut.table_id] = furthest_ts
-            log = Log("info", "a span was further than its table: brought together anew", fields)
+            log = Log("info", "a span was past its table's Ts: repartition starts again", fields)
             return [self._commit(facts, cut, cut.with_(under_way=None)), log]
         done = cut.with_(spans=under_way.spans, number=cut.number + 1, under_way=None)
-        return [self._commit(facts, cut, done), Log("info", "a table is cut", (*fields, ("spans", done.spans)))]
+        log = Log("info", "a table is repartitioned", (*fields, ("spans", done.spans)))
+        return [self._commit(facts, cut, done), log]
 
     def _forget(self, facts: "Facts", cut: TablePartitioning, sets: Sets) -> list[Effect]:
         """The table is gone; one that comes after it under the same id is one span again."""
@@ -286,8 +287,8 @@ def refuse_while_cutting(facts: "Facts") -> None:
     for cut in facts.cuts.values():
         if cut.under_way is not None:
             raise JobRefusedError(
-                f"table {cut.table_id} of changefeed {facts.info.id} is being cut at {cut.under_way.ts}: its position "
-                "cannot change now; resume it without one, and wait until tables shows its spans"
+                f"table {cut.table_id} of changefeed {facts.info.id} is being repartitioned at {cut.under_way.ts}: its "
+                "position cannot change now; resume it without one, and wait until tables shows its spans"
             )
 
 

@@ -72,7 +72,7 @@ def test_a_sink_that_never_answers_delays_no_other(bed: Bed) -> None:
             goes_on(bed, CHANGELOG)
             assert not bed.covers(UPSERT, held_at)
             assert bed.query(CHANGELOG).state is FeedState.NORMAL
-        bed.wait_for("it goes on by itself", follows(bed), timeout_s=60)
+        bed.wait_for("it continues by itself", follows(bed), timeout_s=60)
     bed.wait_for("both have caught up", follows(bed))
     check_upsert(bed)
     check_changelog(bed)

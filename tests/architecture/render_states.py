@@ -71,12 +71,12 @@ def feed_state() -> str:
         table("state", [trigger.value for trigger in Trigger], rows),
         "An error is *fatal* when it says so itself, or when its code is one of "
         f"{', '.join(f'`{code}`' for code in sorted(FAST_FAIL))}. "
-        f"{', '.join(f'`{code}`' for code in sorted(FENCED))} mean that a writer which came late was refused, as it "
+        f"{', '.join(f'`{code}`' for code in sorted(FENCED))} mean that a stale writer was refused, as it "
         "should be: the changefeed runs again under its next epoch. Waits grow from 10 s by two up to 10 min; without "
         "any progress for `stuck-seconds` the next error is the last. "
         f"{', '.join(f'`{code}`' for code in sorted(PASSING))} are errors of source, sink or log storage as a whole, "
         "which pass when somebody has mended them: they are waited for without limit, at most a minute at a time, and "
-        "that time does not count as being stuck. *Stood too long* is `gc-ttl-seconds`: the slot is released and the "
+        "that time does not count as being stuck. *Stopped too long* is `gc-ttl-seconds`: the slot is released and the "
         "error is `GCTTLExceeded`.",
         "A running changefeed is also a `warning` for as long as one of its tables is held (docs/operating.md), its "
         "source is waited for, or nothing moves.",

@@ -177,7 +177,7 @@ class DeltaSink:
         self._owner.refuse_foreign(opened, place)
         recorded = delta_table.committed_ts(opened, self._owner.changefeed, span)
         if recorded != table.start_ts:
-            stands = "is split" if recorded == delta_table.RETIRED else f"stands at {recorded}"
+            stands = "is split" if recorded == delta_table.RETIRED else f"is at {recorded}"
             raise TableForeignError(
                 f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it {stands}, "
                 f"this one starts at {table.start_ts}); remove it or choose another sink directory"

@@ -144,7 +144,7 @@ def _check_format(settings: _Settings) -> None:
     if (form := settings.get("binlog_format", "ROW")) != "ROW":
         raise SourceConfigError(
             f"{settings.target} has binlog_format = {form}; run: SET GLOBAL binlog_format = 'ROW' (and set it in its "
-            "configuration), then have its clients connect anew: sessions keep the format they began with"
+            "configuration), then have its clients connect again: sessions keep the format they began with"
         )
 
 
@@ -187,7 +187,7 @@ def _check_expiry(settings: _Settings) -> None:
             f"run: SET GLOBAL binlog_expire_logs_seconds = {7 * _DAY_S}"
         )
     if 0 < kept_s < _EXPIRE_GOOD_S:
-        _log.warning("a changefeed that stands longer than the binlog is kept is lost", kept_s=kept_s)
+        _log.warning("a changefeed that is stopped for longer than the binlog is kept is lost", kept_s=kept_s)
 
 
 def _check_replica(connection: Connection, settings: _Settings) -> None:

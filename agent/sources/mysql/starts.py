@@ -41,7 +41,7 @@ def start_position(connection: Connection, start_ts: Ts) -> SourcePosition:
     epoch, number, offset = unpack(Ts(start_ts + 1))
     if epoch != 0:
         raise SourceConfigError(
-            f"start Ts {start_ts} counts in the binlog of another server, of a changefeed that went on here after a "
+            f"start Ts {start_ts} counts in the binlog of another server, of a changefeed that continued here after a "
             f"fail-over; {_CURE}"
         )
     files = _files(connection)

@@ -146,7 +146,7 @@ class PostgresStreams:
         try:
             return resolver.resolve(declared, binary=binary)
         except TextFormNeeded as reason:
-            _log.info("stream goes on in text form", table=str(reason))
+            _log.info("stream continues in text form", table=str(reason))
             self._is_text = True
             raise StreamRestart from None
 

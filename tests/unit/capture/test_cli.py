@@ -138,7 +138,7 @@ def test_operators_commands_say_what_they_did(
     assert main(["changefeed", "update", "-c", "feed"]) == 0
     assert capsys.readouterr().out == "changefeed feed is like that already\n"
     assert main(["changefeed", "rewind", "-c", "feed", "--ts", "5"]) == 0
-    assert "changefeed feed stands at 5; resume it" in capsys.readouterr().out
+    assert "changefeed feed is at 5; resume it" in capsys.readouterr().out
     assert main(["changefeed", "split", "-c", "feed", "--table", "public.t", "--spans", "4"]) == 0
     assert capsys.readouterr().out == "public.t: 1 table spans become 4\n"
     assert main(["changefeed", "join", "-c", "feed", "--table", "public.t"]) == 0

@@ -1,4 +1,4 @@
-"""The owner's seat over the in-memory etcd, on virtual time: elected, asked, given up, lost, taken over."""
+"""Candidacy over the in-memory etcd, on virtual time: elected, asked, given up, lost, taken over."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -135,7 +135,7 @@ async def test_who_waits_long_hears_that_it_is_still_running(monkeypatch: pytest
     monkeypatch.setattr(Owner, "tick", lambda *_: [])  # it never comes to an answer
     async with member(MemoryEtcd(), "a") as (candidacy, _):
         await until_owner(candidacy)
-        with pytest.raises(StillRunningError, match="still running after 60 s, and goes on by itself"):
+        with pytest.raises(StillRunningError, match="still running after 60 s, and continues by itself"):
             await candidacy.submit(jobs.List(""))
         assert candidacy.is_owner
 

@@ -97,7 +97,7 @@ def test_what_has_finished_goes_on_in_another_mode(before: Mode, last: Unit, aft
 )
 def test_a_mode_that_leaves_a_unit_out_or_begins_again_is_refused(before: Mode, last: Unit, after: Mode) -> None:
     record = UnitRecord(unit=last, stage=UnitStage.FINISHED)
-    with pytest.raises(JobRefusedError, match=f"mode {after} does not go on from there; create another one"):
+    with pytest.raises(JobRefusedError, match=f"mode {after} cannot continue from there; create another one"):
         updated(facts(info(FINISHED).with_(mode=before), record=record), Update("", FEED, mode=after))
 
 
@@ -222,7 +222,7 @@ def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: Runnin
     cluster.step(8, after_s=1.0)
     assert len(cluster.dropped) == 2
     cluster.ask(jobs.Resume("2", FEED))
-    assert cluster.answers["2"].error.startswith("changefeed feed cannot go on: ")
+    assert cluster.answers["2"].error.startswith("changefeed feed cannot continue: ")
     assert cluster.info() == stored
     cluster.elect(B)
     cluster.step()

@@ -325,7 +325,7 @@ def test_positions_do_not_change_while_the_sink_may_have_cut() -> None:
     cluster.step()
     for job in (jobs.Rewind("w", FEED, Ts(150)), jobs.Resume("r", FEED, Ts(150))):
         cluster.ask(job)
-        assert "is being cut" in cluster.answers[job.job_id].error
+        assert "is being repartitioned" in cluster.answers[job.job_id].error
     cluster.ask(jobs.Resume("r", FEED))
     sink.is_silent = False
     go(cluster, sink, 30)

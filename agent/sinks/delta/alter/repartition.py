@@ -29,7 +29,7 @@ def _cut(opened: DeltaTable, changefeed: str, table: TableRecord, order: SpanRep
     if number == order.number:
         return order.ts
     if number > order.number:
-        raise SinkFencedError(f"{name} is at cut {number}, this one is number {order.number}: it is late and stops")
+        raise SinkFencedError(f"{name} is at repartition {number}, so {order.number} is stale and stops")
     recorded = [delta_table.committed_ts(opened, changefeed, span) for span in order.old]
     positions = [ts for ts in recorded if ts is not None and ts != delta_table.RETIRED]
     if number < order.number - 1 or len(positions) < len(order.old):

@@ -179,7 +179,7 @@ class TableLog:
             os.link(scratch, self._path(version))
             disk.sync(self._directory)
         except FileExistsError as error:
-            raise CommitFailedError(f"version {version} is there already") from error
+            raise CommitFailedError(f"version {version} exists") from error
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(scratch)

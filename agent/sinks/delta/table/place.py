@@ -212,16 +212,16 @@ def is_written(table: Records, task: FlushTask) -> bool:
     if recorded != task.from_ts:
         raise SinkFencedError(
             f"the sink records {recorded} for span {task.span} of {name}, "
-            f"this writer expects {task.from_ts}: it is late and stops"
+            f"this writer expects {task.from_ts}: it is stale and stops"
         )
     return False
 
 
 def refuse_retired(recorded: Ts | None, table: TableRecord, span: TableSpan) -> None:
-    """:raises SinkFencedError: the table is cut into other spans."""
+    """:raises SinkFencedError: the table has other spans."""
     if recorded == RETIRED:
         raise SinkFencedError(
-            f"{table.schema_name}.{table.name} is cut into other spans than {span}: this writer is late and stops"
+            f"{table.schema_name}.{table.name} has other spans than {span}: this writer is stale and stops"
         )
 
 

@@ -116,7 +116,7 @@ def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> Seque
         elif plain_type(stored.field(at).type) != plain_type(item.type):
             raise TableHeldError(
                 f"column {item.name} of {table} is {stored.field(at).type} in the sink and {item.type} in the source; "
-                "load the table anew"
+                "load the table again"
             )
     return missing
 

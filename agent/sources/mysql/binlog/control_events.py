@@ -245,7 +245,7 @@ class RareEvents:
     def _hold_written(self, query: Query) -> None:
         """A change of rows as a statement: nobody can tell what became of the tables that it names."""
         if not self._state[txn.SKIPPING] and (names := self._mentioned(query.statement, query.database)):
-            reason = f"a change of it was logged as a statement ({self._place()}), which tells no rows"
+            reason = f"a change of it was logged as a statement ({self._place()}), which holds no rows"
             self._hold_tables(names, f"{reason}; set binlog_format=ROW for all sessions")
 
     def _handle_prepare(self, commits: bool, name: str, arena: Arena) -> Reader | None:

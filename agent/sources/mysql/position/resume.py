@@ -87,7 +87,7 @@ def resume(connection: Connection, position: SourcePosition) -> Resumption:
         return Resumption(position, by_gtid=False)
     if not position.gtid:
         raise PositionLostError(
-            f"{connection.target} is not the server the changefeed began on, and no GTIDs tell where to go on there "
+            f"{connection.target} is not the server the changefeed began on, and no GTIDs say where to continue there "
             f"(turn gtid_mode on before the next fail-over); {NEW_SNAPSHOT}"
         )
     if not connection.is_mariadb:  # a MariaDB says so itself when it is asked
@@ -119,7 +119,7 @@ def _check_file(connection: Connection, binlog: BinlogPosition, files: dict[str,
     if files.get(binlog.file, 0) < binlog.position:
         raise PositionLostError(
             f"the binlog of {connection.target} ends at {newest}:{files[newest]}, before {binlog}, where the log "
-            f"stands: it was reset, or lost its end in a crash; {NEW_SNAPSHOT}"
+            f"is: it was reset, or lost its end in a crash; {NEW_SNAPSHOT}"
         )
 
 

@@ -29,7 +29,7 @@ def check_may_monitor(connection: Connection) -> None:
     _try(
         connection,
         partial(connection.query, "SHOW BINARY LOGS"),
-        "may not see where the binlog stands",
+        "may not see the binlog's position",
         "REPLICATION CLIENT ON *.*",
     )
 

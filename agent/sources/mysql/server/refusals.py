@@ -72,7 +72,7 @@ def binlog_refusal(message: str, target: Target) -> SourceError:
     if any(text in lowered for text in _PURGED):
         return SnapshotLostByGCError(f"{target} has purged the binlog that comes next ({message}); {NEW_SNAPSHOT}")
     if any(text in lowered for text in _FOREIGN):
-        return PositionLostError(f"{target} has not the position where Weir stands ({message}); {NEW_SNAPSHOT}")
+        return PositionLostError(f"{target} does not have Weir's position ({message}); {NEW_SNAPSHOT}")
     if any(text in lowered for text in _DAMAGED):
         return PositionLostError(f"the binlog of {target} is damaged ({message}); {NEW_SNAPSHOT}")
     if "max_allowed_packet" in lowered:

@@ -230,7 +230,7 @@ class _ReaderPool:
         if connection is None:
             self._free.put(None)  # for who waits behind us
             raise SourceUnreachableError(
-                f"the dump's sessions with {self._target} were lost; it goes on with new ones by itself"
+                f"the dump's sessions with {self._target} were lost; it continues with new ones by itself"
             )
         try:
             yield connection

@@ -42,7 +42,7 @@ def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
         InvalidOperation,
     ) as error:
         raise DecodeError(
-            f"default {text[:60]!r} of column {name} of {schema.qualified_name} is no {arrow}; load the table anew"
+            f"default {text[:60]!r} of column {name} of {schema.qualified_name} is no {arrow}; load the table again"
         ) from error
 
 

@@ -80,7 +80,7 @@ def _reason(before: Proof, now: Catalog, record: TableRecord) -> str:
     if before.terms.get(table_id, "") != now.terms(table_id):
         return "has another row filter or column list in its publication now"
     if relation.sends_whole_rows and record.key and not _has_key(before, now, record):
-        return f"has had no key ({', '.join(record.key)}) for a time, which its rows are told apart by"
+        return f"has had no key ({', '.join(record.key)}) for a time, by which its rows are distinguished"
     return ""
 
 

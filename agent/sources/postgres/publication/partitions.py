@@ -1,7 +1,7 @@
 """Partitions of a table that is sent as one, under its root's name: rows come and go with them that are in no stream.
 
 What is attached may bring rows, what is detached or dropped takes some away, and a TRUNCATE of one partition alone is
-not sent at all. A partition with another file was emptied or written anew; if it still has a row of before, or the
+not sent at all. A partition with another file was emptied or rewritten; if it still has a row of before, or the
 stream has a TRUNCATE of the whole table, it is complete.
 """
 
@@ -36,7 +36,7 @@ class Partitions:
                 return f"has got partition {tables[leaf].name} with rows, which are in no stream"
         for leaf in [leaf for leaf, file in before.items() if now[leaf] != file]:
             if not self._is_complete(root, tables[leaf]):
-                return f"has had partition {tables[leaf].name} emptied or written anew, which is in no stream"
+                return f"has had partition {tables[leaf].name} emptied or rewritten, which is in no stream"
         return ""
 
     def _came_again(self, root: int, old: set[int]) -> bool:

@@ -26,7 +26,7 @@ from agent.sources.postgres.decode.types import arrow_type
 
 _DAY_US: Final = 86_400_000_000
 _DIGITS_MAX: Final = 6
-_AMBIGUOUS: Final = "{} stands for infinity too at the sink, or for what else it cannot hold"
+_AMBIGUOUS: Final = "{} also means infinity at the sink, or another value that the sink cannot hold"
 
 Numbers = npt.NDArray[np.int64]
 
