@@ -16,6 +16,7 @@ from agent.control.effects import StartUnit
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.deadline import AbandonedError, Deadline, run_with_deadline
 from agent.errors import NEW_SNAPSHOT, JobTimeoutError, SinkFencedError, SinkTimeoutError, TableForeignError
+from agent.feeds.furthest import FurthestRecords
 from agent.flush import job
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
@@ -134,6 +135,7 @@ class ChangefeedRuntime:
         self._checkpoint = checkpoint
         self._held = held
         self._sink = feed.open_sink()
+        self._furthest = FurthestRecords((feed.sink_owner, feed.incarnation, feed.sink_uri))
         # threads of its own: a sink that never answers must not take those of other changefeeds
         self._openers = CapacityLimiter(_OPENERS)
         self._flusher = CapacityLimiter(1)
@@ -153,6 +155,8 @@ class ChangefeedRuntime:
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
         recorded = await self._with_deadline(lambda _: self._committed_ts(table, span), self._openers)
+        if self._sink.keeps_record:
+            self._furthest.check(table, span, recorded, checkpoint_ts)
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
@@ -168,6 +172,7 @@ class ChangefeedRuntime:
         if any(span.rows for span in flushed.spans):
             self._at_once = None
         spans = [await self._look_again(span) if _is_fenced(span) else span for span in flushed.spans]
+        self._furthest.note(span.position for span in spans)
         return Flushed(tuple(spans), flushed.is_behind)
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:

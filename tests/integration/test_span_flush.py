@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree, rmtree
 
 import pytest
 
 from agent.control.runtime import Flushed, SpanFlushed, SpanPosition
-from agent.errors import SinkFencedError
+from agent.errors import SinkFencedError, TableForeignError
 from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.flush.job import flush
 from agent.kernels.key_hash import key_hash
@@ -97,21 +98,66 @@ def test_a_changelog_has_no_need_to_stop(tmp_path: Path) -> None:
     assert found == [(150, "delete", old, None), (150, "insert", new, ["big"])]
 
 
-async def test_a_late_capture_s_span_fails_alone(tmp_path: Path) -> None:
-    """Where the sink stands now is no position for it, and the other spans of its flush keep theirs."""
-    feed = Feed(
+def feed_at(log: Path, lake: Path) -> Feed:
+    return Feed(
         id=ChangefeedId("feed"),
         cluster="c",
         namespace="default",
         source_uri="postgresql://u@h/d",
-        sink_uri=f"delta+file://{tmp_path}/lake",
+        sink_uri=f"delta+file://{lake}",
         mode=Mode.ALL,
         sink_mode=SinkMode.UPSERT,
         config=ChangefeedConfig(),
         start_ts=Ts(0),
-        log_uri=str(tmp_path / "log"),
+        log_uri=str(log / "log"),
         created=1,
     )
+
+
+async def test_a_table_that_was_set_back_between_two_runs_is_noticed(tmp_path: Path) -> None:
+    """Its directory was copied back while the changefeed was paused: its log may be gone already."""
+    rig, lake, copy = Rig(tmp_path, SinkMode.UPSERT, Inline()), tmp_path / "own", tmp_path / "copy"
+    feed, whole = feed_at(tmp_path, lake), TableSpan(TABLE.table_id)
+    feed.open_sink().load(RECORD, TABLE, arrow_schema(TABLE), [])
+
+    def run() -> ChangefeedRuntime:
+        client = MemoryClient(MemoryEtcd())
+        return ChangefeedRuntime(
+            feed, capture=CaptureId("a"), client=client, executor=Inline(), checkpoint=lambda: Ts(0)
+        )
+
+    async def written(at: SpanPosition, ts: int) -> SpanPosition:
+        rig.append(ts, inserted(ts - 10, ts, "name", "big"))
+        [done] = (await run().flush([at], rig.limits())).spans
+        assert (done.error, done.position.committed_ts) == (None, ts)
+        return done.position
+
+    at = await written(await run().open_span(RECORD, whole, Ts(100)), 150)
+    copytree(lake, copy)
+    await written(at, 200)
+    assert (await run().open_span(RECORD, whole, Ts(230))).committed_ts == 200, "nothing of it was in the log since"
+    copytree(lake, tmp_path / "newer")
+
+    def put_back(other: Path) -> None:
+        rmtree(lake)
+        copytree(other, lake)
+
+    put_back(copy)
+    for _ in range(2):
+        with pytest.raises(TableForeignError, match=r"public\.t was set back: it records 150, and 200 was written"):
+            await run().open_span(RECORD, whole, Ts(230))
+    put_back(tmp_path / "newer")
+    assert (await run().open_span(RECORD, whole, Ts(230))).committed_ts == 200
+    put_back(copy)
+    at = await run().open_span(RECORD, whole, Ts(140))
+    assert (at.committed_ts, at.checkpoint_ts) == (150, 150), "rewound: all of it is written again"
+    [done] = (await run().flush([at], rig.limits())).spans
+    assert (done.error, done.position.committed_ts) == (None, 200)
+
+
+async def test_a_late_capture_s_span_fails_alone(tmp_path: Path) -> None:
+    """Where the sink stands now is no position for it, and the other spans of its flush keep theirs."""
+    feed = feed_at(tmp_path, tmp_path / "lake")
     sink, whole = feed.open_sink(), TableSpan(TABLE.table_id)
     sink.load(RECORD, TABLE, arrow_schema(TABLE), [])
     client = MemoryClient(MemoryEtcd())
