@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import SinkUriError, SourceConfigError
+from agent.errors import SinkUriError, SourceConfigError, TableHeldError
 from agent.filter.events import filter_snapshot, rules_for
 from agent.kernels.key_hash import key_hash
 from agent.ports.source import ComparisonSnapshot
@@ -57,7 +57,8 @@ def compare_tables(
     tables: Sequence[TableRecord],
     filter: FilterConfig = NO_FILTER,
 ) -> list[TableDiff]:
-    """Compare tables of the source under ``snapshot`` with their Delta tables; one that is gone there differs.
+    """Compare tables of the source under ``snapshot`` with their Delta tables; one that is gone there, or cannot be
+    read, differs.
 
     :raises SourceError: the source cannot be read, or the snapshot is gone.
     :raises SinkError: the sink has nothing that could be read.
@@ -66,20 +67,24 @@ def compare_tables(
     if not uri.scheme.startswith("delta"):
         raise SinkUriError(f"a {uri.scheme}:// sink cannot be read, so there is nothing to compare")
     options = {name: value for name, value in uri.options.items() if not uri.is_local}
-    found = []
-    for table in tables:
-        name = f"{table.schema_name}.{table.name}"
-        try:
-            schema = snapshot.schema(table)
-        except SourceConfigError as error:
-            found.append(TableDiff(name, False, 0, 0, (str(error),)))
-            continue
-        place = Lake(uri.location, uri.is_local, options).place(table.schema_name, table.name)
-        theirs = partial(_selected_rows, snapshot, schema, filter)
-        selected = rules_for(filter, table.schema_name, table.name).select(schema)
+    lake = Lake(uri.location, uri.is_local, options)
+    return [_compare_table(snapshot, lake, table, filter) for table in tables]
+
+
+def _compare_table(snapshot: ComparisonSnapshot, lake: Lake, table: TableRecord, filter: FilterConfig) -> TableDiff:
+    name = f"{table.schema_name}.{table.name}"
+    try:
+        schema = snapshot.schema(table)
+    except SourceConfigError as error:
+        return TableDiff(name, False, 0, 0, (str(error),))
+    selected = rules_for(filter, table.schema_name, table.name).select(schema)
+    theirs = partial(_selected_rows, snapshot, schema, filter)
+    try:
+        place = lake.place(table.schema_name, table.name)
         ours = partial(read_rows, place, selected, arrow_schema(selected), key=table.key)
-        found.append(compare(name, theirs, ours, key=table.key))
-    return found
+        return compare(name, theirs, ours, key=table.key)
+    except TableHeldError as error:
+        return TableDiff(name, False, 0, 0, (str(error),))
 
 
 def _selected_rows(snapshot: ComparisonSnapshot, schema: TableSchema, filter: FilterConfig) -> Iterator[pa.RecordBatch]:

@@ -193,6 +193,15 @@ def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> N
     assert (before.table, before.equal) == ("public.gone", False)
     assert "is gone from the source" in before.differences[0]
     assert len(after.differences) == 2, "the others are compared all the same"
+    never = record.with_(name="never")
+    before, after = compared(source, f"delta+file://{tmp_path}", never, record)
+    assert (before.equal, len(after.differences)) == (False, 2)
+    assert before.differences[0].startswith("there is no Delta table at")
+    for file in (tmp_path / "public" / "t").rglob("*.parquet"):
+        file.unlink()
+    [damaged] = compared(source, f"delta+file://{tmp_path}", record)
+    assert not damaged.equal
+    assert damaged.differences[0].startswith(f"cannot read {tmp_path}/public/t: ")
 
 
 def compared(source: Source, sink_uri: str, *records: TableRecord) -> list[TableDiff]:

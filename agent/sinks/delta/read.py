@@ -19,6 +19,7 @@ from agent.rows.schema import TableSchema
 from agent.rows.unify import after_truncate
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.delta.table.errors import storage_errors
 from agent.sinks.delta.table.place import Owner, TablePlace
 from reactor.records.changefeed import SinkMode
 
@@ -31,15 +32,16 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a table with the columns of ``arrow`` (a column that the table does not have is NULL).
 
-    :raises TableHeldError: there is no table, or its log cannot be folded.
+    :raises TableHeldError: there is no table, its log cannot be folded, or a file of it is missing or damaged.
     """
     table = place.opened()
     wanted = delta_schema.delta_schema(arrow)
     owner = Owner.of(table)
-    if owner is not None and owner.mode == SinkMode.CHANGELOG:
-        yield from _folded(table, schema, wanted, key).to_batches()
-    else:
-        yield from _scanned(table, wanted)
+    with storage_errors(place, "read"):
+        if owner is not None and owner.mode == SinkMode.CHANGELOG:
+            yield from _folded(table, schema, wanted, key).to_batches()
+        else:
+            yield from _scanned(table, wanted)
 
 
 def _scanned(table: DeltaTable, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
