@@ -1,7 +1,7 @@
 """Deadlines: bound the time that blocking work is waited for, and end or abandon work that is overdue.
 
 A sink or a Spark job that never answers must not hold what others need. When its time is up, or nobody wants its result
-any more, the work is told to end (a job is cancelled, which gives its slots back); if it does not even do that, its
+any more, the work is asked to end (a job is cancelled, which gives its slots back); if it does not even do that, its
 thread is left behind. What such a thread may still write later is refused by the sink's record.
 """
 
@@ -16,7 +16,7 @@ from anyio import CapacityLimiter, to_thread
 
 T = TypeVar("T")
 
-#: what was told to end is waited for so long; Spark needs two seconds to end a Python worker
+#: what was asked to end is waited for so long; Spark needs two seconds to end a Python worker
 GRACE_S = 10.0
 _AGAIN_S = 1.0
 
@@ -66,9 +66,9 @@ class Deadline:
 async def run_with_deadline(
     call: Callable[[Deadline], T], *, timeout_s: float, limiter: CapacityLimiter, grace_s: float = GRACE_S
 ) -> T:
-    """``call`` in a thread, told to end after ``timeout_s`` and when this is cancelled.
+    """``call`` in a thread, asked to end after ``timeout_s`` and when this is cancelled.
 
-    :raises AbandonedError: it did not even end when it was told to.
+    :raises AbandonedError: it did not even end when it was asked to.
     """
     deadline = Deadline()
     failure: Exception | None = None

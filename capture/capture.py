@@ -4,7 +4,7 @@
              │
              ├─ session: a lease kept alive; CaptureInfo registered under it
              ├─ processors' worker: watches etcd, keeps a processor for every running changefeed
-             ├─ seat: stands for election, runs the owner's worker while elected
+             ├─ candidacy: campaigns, runs the owner's worker while elected
              └─ messenger: orders and answers between captures
 
 When any part of a life ends, all of it is cancelled at once: what still runs in threads is fenced by the sink's records
@@ -78,7 +78,7 @@ class Capture:
         :raises WeirError: it cannot start (etcd unreachable, no Java, foreign log storage), or failed for good.
         """
         # in a task below the caller's: what asyncio's own ``cancel`` tells a task once, a scope tells those below it
-        # until they end. A life that is just being lost would forget it for its error, and the capture would go on
+        # until they end. A life that is just being lost would forget it for its error, and the capture would continue
         failure: Exception | None = None
 
         async def work() -> None:
@@ -142,7 +142,7 @@ class Capture:
                 await client.close()
 
     async def _live_on(self, client: EtcdClient) -> None:
-        """One life after the other, until told to leave."""
+        """One life after the other, until asked to leave."""
         while not self._leaving.is_set():
             await self._wait_turn()
             if self._leaving.is_set():
@@ -152,7 +152,7 @@ class Capture:
                     self._lives.append(anyio.current_time())
                     self.life = life
                     self._ready.set()
-                    if not self._leaving.is_set():  # it may have been told while this life began
+                    if not self._leaving.is_set():  # it may have been asked to leave while this membership began
                         await life.wait_end()
             except (SessionDoneError, LeaseExpiredError) as error:  # etcd may know before the session does
                 _log.warning("session lost: this capture starts again", reason=str(error))

@@ -66,7 +66,7 @@ class ServerSettings(BaseSettings):
     etcd_cert_file: Path | None = None
     etcd_key_file: Path | None = None
     cluster_id: Annotated[str, AfterValidator(_cluster_id)] = "default"
-    #: the HTTP API; ``advertise_addr`` is what others are told, where it differs
+    #: the HTTP API; ``advertise_addr`` is the address that others use, where it differs
     addr: Address = DEFAULT_ADDRESS
     advertise_addr: Annotated[str, AfterValidator(_optional_address)] = ""
     #: where other captures connect; empty: any free port of addr's host
@@ -109,7 +109,7 @@ class ServerSettings(BaseSettings):
 def load_server_settings(file: Path | None = None, /, **flags: object) -> ServerSettings:
     """Flags that are None were not given.
 
-    :raises ConfigError: names the key, where it stands, and the cure.
+    :raises ConfigError: names the key, its place, and the cure.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     from_file = _read_toml(file) if file is not None else {}

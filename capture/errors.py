@@ -15,7 +15,7 @@ MessagingError                 a message could not be given to its peer
 FrameError                     bytes that are no frame of this protocol (a ``ProtocolError``)
 ConfigError                    a configuration key or value that is unknown, mistyped or contradictory
 PortInUseError                 the address to listen on is taken or not this machine's
-ChangefeedExistsError          a changefeed of that id is there already
+ChangefeedExistsError          a changefeed of that id exists
 ChangefeedNotFoundError        no changefeed has that id
 CaptureNotFoundError           no capture has that id
 CaptureNotEmptyError           a drained capture still has something when nobody waits any longer
@@ -103,7 +103,7 @@ class PortInUseError(errors.WeirError):
 
 
 class ChangefeedExistsError(errors.WeirError):
-    """A changefeed of that id is there already."""
+    """A changefeed of that id exists."""
 
 
 class ChangefeedNotFoundError(errors.WeirError):

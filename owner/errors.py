@@ -4,10 +4,10 @@ OwnerError
 ├── JobRefusedError          the changefeed's state does not allow what an operator asks for
 ├── UnknownChangefeedError   no changefeed of that id
 ├── UnknownCaptureError      no capture of that id
-├── SpanError                a table span's replication contradicts itself; the changefeed runs anew (retryable)
+├── SpanError                a table span's replication contradicts itself; the changefeed runs again (retryable)
 │   ├── MultiplePrimaryError two captures say that they write one span
 │   └── InconsistentSpanError state, roles and captures of one span do not fit together
-├── StuckError               the checkpoint stood still for too long while there was something to write
+├── StuckError               the checkpoint did not move for too long while there was something to write
 └── BrokenRecordError        a record of this changefeed in etcd cannot be read
 """
 
@@ -49,7 +49,7 @@ class InconsistentSpanError(SpanError):
 
 
 class StuckError(OwnerError):
-    """The checkpoint stood still for too long while there was something to write."""
+    """The checkpoint did not move for too long while there was something to write."""
 
 
 class BrokenRecordError(OwnerError):

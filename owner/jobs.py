@@ -33,7 +33,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """``overwrite_checkpoint_ts``: go on from there instead of where it stopped."""
+    """``overwrite_checkpoint_ts``: continue from there instead of where it stopped."""
 
     job_id: str
     changefeed: ChangefeedId
@@ -42,7 +42,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Change what is not None, only while it stands; ``mode``: only when it has finished. ``target_ts`` 0: none.
+    """Change what is not None, only while it is stopped; ``mode``: only when it has finished. ``target_ts`` 0: none.
     ``is_trial``: only say what would change.
 
     Value: a tuple of ``owner.feed.amendment.Difference``.
@@ -60,7 +60,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Go on from ``ts`` when it is resumed; only while it stands, and only as far as its log reaches back."""
+    """Continue from ``ts`` when it is resumed; only while it is stopped, and only as far as its log reaches back."""
 
     job_id: str
     changefeed: ChangefeedId
@@ -108,7 +108,7 @@ class MoveTable:
 @dataclass(frozen=True, slots=True)
 class Repartition:
     """Split a table into ``spans`` spans of one size, or join it again (1). Done when it is written down; the table is
-    cut as soon as the changefeed runs and its spans stand at one Ts. Value: how many spans it has now."""
+    cut as soon as the changefeed runs and its spans are at one Ts. Value: how many spans it has now."""
 
     job_id: str
     changefeed: ChangefeedId

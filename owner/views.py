@@ -62,7 +62,7 @@ class SpanView:
 
 @dataclass(frozen=True, slots=True)
 class HeldView:
-    """A table that cannot go on while the others do. ``ts``: everything at or below it is in the sink. ``retry_at``:
+    """A table that cannot continue while the others do. ``ts``: everything at or below it is in the sink. ``retry_at``:
     Unix seconds, 0: only when an operator resumes the changefeed."""
 
     table: str
@@ -105,7 +105,7 @@ class ChangefeedView:
     checkpoint_ts: int
     checkpoint_time: float
     resolved_ts: int
-    #: where the source is read on, and what else it told of that place (opaque); 0: not known yet
+    #: where the source is read on, and what else it reported of that place (opaque); 0: not known yet
     log_ts: Ts
     log_position: str
     lag_seconds: float | None

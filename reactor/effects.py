@@ -57,7 +57,7 @@ class Answer:
 class DropUpstream:
     """Remove what a changefeed left at its source (slot, publication) and in the change log; safe to do again.
 
-    The owner is told by ``owner.jobs.UpstreamDropped``, and asks again until it went well.
+    The owner is notified by ``owner.jobs.UpstreamDropped``, and asks again until it went well.
     """
 
     changefeed: ChangefeedId
@@ -68,7 +68,7 @@ class DropUpstream:
 class ReadSink:
     """Ask the sink which version of each table its readers see, and how far its spans are in that version.
 
-    The owner is told by ``owner.jobs.SinkRead``, which repeats ``ts``.
+    The owner is notified by ``owner.jobs.SinkRead``, which repeats ``ts``.
     """
 
     changefeed: ChangefeedId
@@ -80,9 +80,9 @@ class ReadSink:
 
 @dataclass(frozen=True, slots=True)
 class CutSink:
-    """Let the sink record that ``table`` consists of the spans ``new``, which stand at ``ts``, and not of ``old``.
+    """Let the sink record that ``table`` consists of the spans ``new``, which are at ``ts``, and not of ``old``.
 
-    ``number`` orders the cuts of one table. Safe to do again. The owner is told by ``owner.jobs.SinkCut``, which
+    ``number`` orders the cuts of one table. Safe to do again. The owner is notified by ``owner.jobs.SinkCut``, which
     repeats table, number and Ts.
     """
 
@@ -99,7 +99,7 @@ class CutSink:
 class ApplySchema:
     """Let the sink's tables become what ``record`` says; all their spans are right before it. Safe to do again.
 
-    The record may be a part of the stored one: of the tables that are asked for. The owner is told by
+    The record may be a part of the stored one: of the tables that are asked for. The owner is notified by
     ``owner.jobs.SchemaApplied``, which repeats its Ts and tables.
     """
 

@@ -2,11 +2,12 @@
 
 A candidate's key is named after its lease and dies with it. It waits only for the candidate right before it, so that
 an owner's end wakes one capture and not all. The create revision of the owner's key is the *owner revision*: it grows
-from owner to owner, stands in every order the owner sends, and ``proof`` puts it into a transaction, which then
+from owner to owner, is in every order the owner sends, and ``proof`` puts it into a transaction, which then
 fails if the ownership is over.
 
 No revision is won twice. A key that could not be deleted when its owner resigned is deleted before the same candidate
-stands again: what carries the revision (orders, epochs of processors and workers) is never taken for an earlier one's.
+campaigns again: what carries the revision (orders, epochs of processors and workers) is never taken for an earlier
+one's.
 """
 
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class Election:
         return Compare(self.key, Target.CREATE_REVISION, self.revision)
 
     async def campaign(self, value: str) -> None:
-        """Stand for election and wait until elected; given up (also by cancellation), the candidacy is withdrawn.
+        """Campaign and wait until elected; given up (also by cancellation), the candidacy is withdrawn.
 
         :raises SessionDoneError: the session ended first.
         """
@@ -73,7 +74,7 @@ class Election:
 
     async def resign(self) -> None:
         """Step down, or withdraw the candidacy, with all the deadline that a cancelled task may have: until then nobody
-        else is elected. What does not succeed here does before this candidate stands again, or with its lease."""
+        else is elected. What does not succeed here does before this candidate campaigns again, or with its lease."""
         self._revision = 0
         with anyio.move_on_after(_RESIGN_TIMEOUT_S, shield=True):
             await self.withdraw()
@@ -91,7 +92,7 @@ class Election:
                 await anyio.sleep(_RETRY_S)
 
     async def leader(self) -> Leader:
-        """:raises OwnerNotFoundError: nobody stands at the moment."""
+        """:raises OwnerNotFoundError: nobody campaigns at the moment."""
         leader = _first(await self._client.get_prefix(self._prefix))
         if leader is None:
             raise OwnerNotFoundError("no capture is owner at the moment; try again in a few seconds")
@@ -123,7 +124,7 @@ class Election:
             await self._wait_change(last.key, snapshot.revision)
 
     async def _stand(self, value: str) -> int:
-        """Put our key unless it is there already, from an earlier call whose answer was lost."""
+        """Put our key unless it exists, from an earlier call whose answer was lost."""
         absent = Compare(self.key, Target.CREATE_REVISION, 0)
         while True:
             await self._client.txn([absent], [Put(self.key, value.encode(), self._session.lease)])

@@ -48,7 +48,7 @@ class Point(StrEnum):
     SYNC_MOVED = "sync-moved"
     #: the sink was read, the owner is not told "prepared" yet
     SPAN_OPENED = "span-opened"
-    #: told to run, not yet among the spans that are flushed
+    #: asked to run, not yet among the spans that are flushed
     SPAN_TOLD = "span-told"
     #: a table's spans are stopped and the cut is written down; the sink has not taken it yet, or has
     CUT_BEFORE_SINK = "cut-before-sink"

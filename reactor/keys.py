@@ -3,7 +3,7 @@
 /weir/{cluster}/__meta__/owner/{lease}                      capture id (election; leased)
 /weir/{cluster}/__meta__/capture/{capture}                  CaptureInfo (leased)
 /weir/{cluster}/__meta__/meta/delete-count                  int, see reactor.txn
-/weir/{cluster}/__meta__/meta/format                        ClusterFormat, see reactor.formats
+/weir/{cluster}/__meta__/meta/format                        ClusterFormat, see reactor.records.formats
 /weir/{cluster}/__meta__/reader/{number}                    which changefeed's reader has the number
 /weir/{cluster}/{namespace}/changefeed/info/{changefeed}    ChangefeedInfo
 /weir/{cluster}/{namespace}/changefeed/status/{changefeed}  ChangefeedStatus

@@ -53,7 +53,7 @@ def patch_record(key: keys.Key, model: type[R], function: Callable[[R | None], R
 
 
 def replace_record(key: keys.Key, seen: R | None, new: R) -> Patch:
-    """A patch that writes ``new`` where ``seen`` still stands; anything else there is a conflict."""
+    """A patch that writes ``new`` where ``seen`` is still stored; anything else there is a conflict."""
 
     def apply(old: R | None) -> R:
         if old != seen:
@@ -74,7 +74,7 @@ def delete_record(key: keys.Key, seen: Record) -> Patch:
 
 
 def put_record(key: keys.Key, record: Record) -> Patch:
-    """A patch that writes ``record`` whatever stood there."""
+    """A patch that writes ``record`` whatever was there."""
     value = record.encode()
     return Patch(str(key), lambda _old: value)
 

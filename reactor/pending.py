@@ -2,7 +2,7 @@
 
 An ``Answer`` tells an operator that something *is so*; it goes out only when every group of its tick has committed,
 and says what went wrong if one of them never can. Groups run again on fresh values after a conflict. So does ``Resign``
-wait: leaving the seat ends the worker, and with it what the tick still has to write and to say.
+wait: resigning ends the worker, and with it what the tick still has to write and to say.
 
 A transaction whose answer was lost is *in doubt*: it may have been done, may still be done, or not. Its groups stay
 pending. Every transaction compares the revisions of all it writes, so trying again is safe: at most one of the two

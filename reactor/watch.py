@@ -11,7 +11,7 @@ from reactor.store.port import Event, WatchBatch
 
 
 class WatchCursor:
-    """Where the watch stands. ``revision``: the last one seen; ``barrier``: the one that must be seen first."""
+    """Where the watch is. ``revision``: the last one seen; ``barrier``: the one that must be seen first."""
 
     __slots__ = ("_pending", "barrier", "revision")
 
@@ -51,7 +51,7 @@ class WatchCursor:
         return bool(self._pending)
 
     def drain(self) -> list[Event]:
-        """The events that wait, oldest first; nothing while the barrier stands."""
+        """The events that wait, oldest first; nothing while the barrier holds."""
         if not self.is_caught_up:
             return []
         pending, self._pending = self._pending, []

@@ -144,8 +144,8 @@ class EtcdWorker:
         scope.cancel()
 
     # The watch: fills buffers, decides nothing. What comes while a transaction is under way is held until its outcome:
-    # only then is it known whether it was lost, and the watch has just told that it was done all the same. Nobody waits
-    # for it meanwhile, for there is no tick.
+    # only then is it known whether it was lost, and the watch has just shown that it was done all the same. Nobody
+    # waits for it meanwhile, for there is no tick.
 
     async def _follow(self) -> None:
         """Read the prefix, then watch it; start over when the history is gone or etcd fails."""
@@ -327,7 +327,7 @@ class EtcdWorker:
             failpoints.reach(status)
 
     def _report(self, planned: Plan) -> None:
-        """Groups that can never commit: the next tick sees why, and decides anew."""
+        """Groups that can never commit: the next tick sees why, and decides again."""
         for rejected in planned.rejected:
             self._pace.note_news()
             if isinstance(rejected.error, ConflictError):

@@ -1,7 +1,7 @@
 """Agent: the part of a processor that talks to the owner, with the gate, the spans and units here, and the answers.
 
 ``handle`` takes the owner's messages, ``handle_event`` what the processor says of its spans and units, and ``tick``
-tells the owner what has changed since it was last told; all return effects and never act or raise on foreign input.
+reports to the owner what has changed since its last report; all return effects and never act or raise on foreign input.
 
 A heartbeat that does not name this run of the processor, or that asks about spans, is answered fully: every span here,
 and Absent for every asked one that is not. Any other is answered with what has changed, which keeps the case of many
@@ -98,7 +98,7 @@ class Agent:
         return self._after(span, step)
 
     def tick(self, now: float) -> Effects:
-        """Tell the owner, unasked, what has changed; nothing when nothing has or nobody is there to be told."""
+        """Report to the owner, unasked, what has changed; nothing when nothing has or nobody is there to listen."""
         worker = self._worker()
         is_news = worker is not None and _without_progress(worker) != self._worker_told
         is_news = is_news or self.liveness is not self._liveness_told
@@ -130,7 +130,7 @@ class Agent:
     def _on_add(self, order: AddSpan) -> Effects:
         span = self.spans.get(order.span)
         if span is None:
-            # a span that is prepared here already may still be told to run: its old writer has stopped for it
+            # a span that is already prepared here may still be asked to run: its old writer has stopped for it
             if self.liveness is Liveness.STOPPING:
                 return [self._send(DispatchResponse(_absent(order.span)))]
             span = self.spans[order.span] = LocalSpan(order.span)

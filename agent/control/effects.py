@@ -59,7 +59,7 @@ class StopUnit:
 
 @dataclass(frozen=True, slots=True)
 class ReportError:
-    """Tell the owner through this capture's ``TaskPosition``: the changefeed cannot go on like this."""
+    """Report to the owner through this capture's ``TaskPosition``: the changefeed cannot continue like this."""
 
     error: RunningError
 
@@ -93,7 +93,7 @@ class SpanProgress:
 
 @dataclass(frozen=True, slots=True)
 class SpanStopped:
-    """Nothing writes for the span here any more; ``checkpoint`` is where the next writer goes on."""
+    """Nothing writes for the span here any more; ``checkpoint`` is where the next writer continues."""
 
     span: TableSpan
     checkpoint: SpanCheckpoint

@@ -6,9 +6,9 @@ nothing writes for the span any more. The processor puts the newest limits into 
 during a flush fold into one.
 
 What fails for a reason of one table's own delays that table alone: it is tried again later and later, and after some
-tries, or at once where that cannot help, its writer is told, and the owner holds the table. What fails for a reason of
-the sink as a whole (or of Spark) delays all. A job that fails again and again as a whole is made table by table, to
-find out whether it is one of them. What is due to the sink and may pass is tried for ever, and people are told.
+tries, or at once where that cannot help, its writer is notified, and the owner holds the table. What fails for a reason
+of the sink as a whole (or of Spark) delays all. A job that fails again and again as a whole is made table by table, to
+find out whether it is one of them. What is due to the sink and may pass is tried for ever, and people are notified.
 """
 
 from collections.abc import Callable
@@ -39,11 +39,11 @@ from reactor.records.changefeed import RunningError
 
 _RETRY_S = 1.0
 _RETRY_MAX_S = 15.0
-#: failures in a row after which the owner is told: it holds the table, or backs off for the changefeed
+#: failures in a row after which the owner is notified: it holds the table, or backs off for the changefeed
 _FAILURES_MAX = 5
 #: failures in a row of whole jobs after which each table has one of its own
 _WHOLE_MAX = 2
-#: of the sink, the log's storage or Spark as a whole, and may pass: people are told at once, and it is tried again
+#: of the sink, the log's storage or Spark as a whole, and may pass: people are notified at once, and it is tried again
 PASSING = frozenset(
     {JobTimeoutError.code, SinkTimeoutError.code, SinkPassingError.code, SinkConfigError.code, LogError.code}
 )
@@ -223,7 +223,7 @@ class Flusher:
             self._try_again()
 
     def _is_news(self, flushed: SpanFlushed) -> bool:
-        """Its writer has to know: it has come further, or it cannot go on."""
+        """Its writer has to know: it has come further, or it cannot continue."""
         span, error = flushed.position.span, flushed.error
         if error is None:
             self._failing.pop(span, None)

@@ -58,7 +58,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Time to tell the owner what has changed."""
+    """Time to report to the owner what has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,5 +272,5 @@ class Processor:
         try:
             self._context.me.tell_nowait(message)
         except WeirError as error:
-            if error.code != "ActorDead":  # a full mailbox would lose the event: crash, and start anew
+            if error.code != "ActorDead":  # a full mailbox would lose the event: crash, and start again
                 raise

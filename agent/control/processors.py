@@ -66,7 +66,7 @@ class ProcessorEnded:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorReported:
-    """An error (the changefeed cannot go on like this) or a warning (it goes on) of one processor.
+    """An error (the changefeed cannot continue like this) or a warning (it continues) of one processor.
 
     An error of one table ends no processor: the owner takes the table out, and the others flow.
     """

@@ -69,7 +69,7 @@ class FlushLimits:
         return min(self.head.resolved_ts, self.barrier.global_ts, held_ts)
 
     def change_since(self, table_id: int, ts: Ts) -> str:
-        """JSON of the newest change of a table that is there already, if it came after ``ts``; else empty."""
+        """JSON of the newest change of a table that exists, if it came after ``ts``; else empty."""
         at, change = self.changes.get(table_id, (Ts(0), None))
         return change.model_dump_json() if change is not None and change.before and at > ts else ""
 
@@ -115,9 +115,9 @@ class SpanRuntime(Protocol):
     """The parts of one changefeed on one capture."""
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
-        """Find out where the sink stands; a table that starts empty is created.
+        """Find out where the sink is; a table that starts empty is created.
 
-        :raises WeirError: the sink refuses, or holds a position from which the log cannot go on.
+        :raises WeirError: the sink refuses, or holds a position from which the log cannot continue.
         """
         ...
 
@@ -131,7 +131,7 @@ class SpanRuntime(Protocol):
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
         """Run a unit to its end; when cancelled, nothing of it runs any more.
 
-        :raises WeirError: it cannot go on.
+        :raises WeirError: it cannot continue.
         """
         ...
 

@@ -78,7 +78,7 @@ EVENTS: dict[tuple[SpanState, type[effects.SpanEvent]], SpanState] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one order or event led to: orders for the executor, and whether the owner is to be told now."""
+    """What one order or event led to: orders for the executor, and whether the owner is to be notified now."""
 
     effects: tuple[AgentEffect, ...] = ()
     reply: bool = False
@@ -110,7 +110,7 @@ class LocalSpan:
             self._raise_checkpoint(checkpoint)  # a running writer knows better than the owner how far it is
         action = ORDERS[self.state, order]
         if action is Action.RUN and self._in_work is Order.RUN:
-            return Step()  # the executor has been told; SpanRunning will answer
+            return Step()  # the executor has been asked; SpanRunning will answer
         return self._do(action, order)
 
     def handle_event(self, event: effects.SpanEvent) -> Step:

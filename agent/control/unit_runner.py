@@ -38,7 +38,7 @@ class UnitRunner:
         try:
             await self._runtime.run_unit(order, lambda state: self._on_progress(order, state))
         except (LogFencedError, UnitFencedError) as error:
-            # not a fault: another capture was told to run it, and does
+            # not a fault: another capture was asked to run it, and does
             _log.info("unit was replaced", unit=order.unit, source=order.source, reason=str(error))
             self._emit(effects.UnitStopped(order.source, order.epoch))
         except WeirError as error:

@@ -10,7 +10,7 @@ from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
 
 
 class UnitSlot:
-    """``status`` is what the owner is told with every heartbeat; None when nothing was ever ordered."""
+    """``status`` is what the owner gets with every heartbeat; None when nothing was ever ordered."""
 
     def __init__(self, source: str) -> None:
         self.source = source

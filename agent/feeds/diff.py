@@ -6,7 +6,7 @@ there
 twice). Where a bucket differs, both sides are read again for a few such buckets, to say which keys it is about. Keys
 are shown, values are not.
 
-Which tables, and at which Ts both sides stand, is the caller's matter: the source is read under one exported snapshot,
+Which tables, and at which Ts both sides are, is the caller's matter: the source is read under one exported snapshot,
 and the sink must be held where that snapshot is. Both are read as often as needed, so they must stay there.
 """
 

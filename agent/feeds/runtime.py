@@ -1,7 +1,7 @@
 """Changefeed runtime: the real parts of a changefeed on one capture (sink, change log, Spark, three units).
 
-Blocking work runs in worker threads. A thread that is abandoned by a cancellation may still finish what it was told;
-that is harmless: the sink's record, the log's epoch and the unit's record refuse whoever is late.
+Blocking work runs in worker threads. A thread that is abandoned by a cancellation may still finish what it was asked to
+do; that is harmless: the sink's record, the log's epoch and the unit's record refuse whoever is late.
 """
 
 from collections.abc import Callable, Sequence

@@ -59,7 +59,7 @@ class TableRules:
         return self._select(kept)
 
     def snapshot(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The same for rows as they stood."""
+        """The same for rows as they were."""
         ignored = _any(self.inserts, rows)
         kept = rows if not ignored.any() else rows.filter(pa.array(~ignored))
         return kept.select([name for name in kept.schema.names if self._wants(name)]) if self.columns else kept
@@ -137,7 +137,7 @@ def rules_for(config: FilterConfig, schema_name: str, table: str) -> TableRules:
 def filter_snapshot(
     config: FilterConfig, schema: TableSchema, batches: Iterable[pa.RecordBatch]
 ) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
-    """A table as it stood: what of its columns and rows is passed on.
+    """A table as it was: what of its columns and rows is passed on.
 
     :raises FilterError: a rule cannot be read, or (while the batches are taken) does not fit the table.
     """

@@ -1,7 +1,7 @@
 """Table rules: which tables of a source are wanted. Pure.
 
 A rule is ``schema.table``; each part is a wildcard pattern (``*``, ``?``, ``[a-z]``, ``[!a-z]``), a ``/regular
-expression/`` over the whole part, or a name in double quotes that stands for itself. ``/.../`` alone is matched against
+expression/`` over the whole part, or a name in double quotes that means itself. ``/.../`` alone is matched against
 ``schema.table``. ``!`` in front excludes. The last rule that matches decides; what no rule matches is not wanted.
 Names are compared as they are written: PostgreSQL's are case-sensitive. The source's own schemas are never asked for:
 which they are, each source knows.

@@ -1,7 +1,7 @@
 """Flush plan: decides which spans a flush moves, how far, and by which tasks. Pure.
 
 Every span goes to its target, what the log has and the barrier allows. A span without an event of its table on the way
-needs no task: it is there already (its record in the sink stays behind, and the next task covers the whole way from
+needs no task: it has arrived (its record in the sink stays behind, and the next task covers the whole way from
 there). Otherwise
 
 - a span that is *merged* (upsert, with a key) is one task, and comes only as far as its task may weigh: ``to_ts`` is
@@ -99,7 +99,7 @@ def group_tasks(tasks: Sequence[FlushTask]) -> list[tuple[FlushTask, ...]]:
     """What one executor does one after the other.
 
     Merging into several spans of one table: side by side, each would find that another commit was faster, and begin
-    anew. And light tasks of many tables: each Spark task costs more than they do.
+    again. And light tasks of many tables: each Spark task costs more than they do.
     """
     groups: dict[object, list[FlushTask]] = {}
     for number, task in enumerate(tasks):

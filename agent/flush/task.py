@@ -1,6 +1,6 @@
 """Flush task, on an executor: reads the span's events, decodes them, keeps the span's rows, gives them to the sink.
 
-What may go wrong for reasons of the world (a late writer, a lost race, a damaged segment) comes back in the result, so
+What may go wrong for reasons of the world (a stale writer, a lost race, a damaged segment) comes back in the result, so
 that the other tasks of the job keep what they have done; a bug raises and fails the job.
 """
 

@@ -30,7 +30,7 @@ def gather(
 ) -> None:
     """Copy every event behind the one before it of the same slot.
 
-    ``next_row`` and ``next_byte`` say where each slot goes on (and are moved); ``columns`` gets, by row: the end of
+    ``next_row`` and ``next_byte`` say where each slot continues (and are moved); ``columns`` gets, by row: the end of
     the event counted from its slot's first byte, commit Ts, ordinal, commit time.
     """
     for i in range(len(rows)):

@@ -1,9 +1,9 @@
 """A row's place in its table's key space: a 64-bit hash of its key, which says which table span owns the row.
 
 The hash is of the decoded Arrow values, so it does not depend on how the source sent them. It is part of what is
-written down (spans stand in etcd and in sinks), so it must never change:
+written down (spans are stored in etcd and in sinks), so it must never change:
 
-- ``mix`` is the finaliser of splitmix64; a row starts with h = 0 and every key column, in order, goes on from there.
+- ``mix`` is the finaliser of splitmix64; a row starts with h = 0 and every key column, in order, continues from there.
 - bool, integers, dates, times, timestamps: h = mix(h ^ value), the value sign-extended to 64 bits; so a column that
   grows from int to bigint keeps its rows where they are.
 - floats: the bits of the float64, with -0.0 as 0.0 and one NaN. decimal128: its low word, then its high word.
@@ -68,7 +68,7 @@ def _mix_bytes(hashes: Any, data: Any, offsets: Any, valid: Any) -> None:
 
 
 def comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Key values as they are told apart, in the same places: 0 and -0 are one key, as they are to every source."""
+    """Key values as they are distinguished, in the same places: 0 and -0 are one key, as they are to every source."""
     return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 

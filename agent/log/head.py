@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """The head as it stands; ``revision`` is the key's, 0 when there is no head yet."""
+    """The head as it is; ``revision`` is the key's, 0 when there is no head yet."""
 
     head: LogHead | None
     revision: int
@@ -296,5 +296,5 @@ def _new_era(head: LogHead, capture: CaptureId) -> LogHead:
 
 
 def epoch_of(head: LogHead, seq: int) -> int:
-    """The epoch whose file stands for segment ``seq``."""
+    """The epoch whose file is segment ``seq``."""
     return next((era.epoch for era in reversed(head.eras) if era.first_seq <= seq), head.epoch)

@@ -5,7 +5,7 @@ batch and from one to the next. None is larger than some mebibytes: it is decomp
 decoding makes of narrow rows is larger than they are. The name tells the segment's place; the file's schema metadata
 tells which batch is whose, so a reader touches only the batches of its table; every batch carries the table's schema
 and the commit time of its newest event, or of a newer one of the same segment.
-Which files belong to the log is not told here: that is the head's word (``agent.log.reader``).
+Which files belong to the log is not said here: the head says it (``agent.log.reader``).
 """
 
 import json

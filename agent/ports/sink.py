@@ -17,7 +17,7 @@ from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableR
 
 @dataclass(frozen=True, slots=True)
 class FlushTask:
-    """Move one span from ``from_ts`` to ``to_ts``: what one Spark task is told.
+    """Move one span from ``from_ts`` to ``to_ts``: what one Spark task is given.
 
     ``from_ts`` is what the sink has recorded for the span: a sink that holds anything else refuses the write.
     ``change``: the newest schema change in the range (JSON of a ``TableChange``), empty where there is none: its
@@ -85,7 +85,7 @@ class Visible:
 
 @dataclass(frozen=True, slots=True)
 class SpanRepartition:
-    """A table's ``new`` spans, which stand at ``ts``, in place of the ``old`` ones. ``number``: of the table's cuts."""
+    """A table's ``new`` spans, which are at ``ts``, in place of the ``old`` ones. ``number``: of the table's cuts."""
 
     old: tuple[TableSpan, ...]
     new: tuple[TableSpan, ...]
@@ -134,7 +134,7 @@ class Sink(Protocol):
     def cut(self, table: TableRecord, order: SpanRepartition) -> Ts:
         """Record the new spans at ``order.ts`` and make the old ones' records useless, in one step; once per number.
 
-        Nothing but this stands between the spans of a table and a late writer: a writer of an old span, whenever it
+        Nothing but this protects the spans of a table from a stale writer: a writer of an old span, whenever it
         comes, is refused afterwards. Returns ``order.ts``; or, larger, where an old span is recorded: then nothing was
         changed.
 

@@ -48,13 +48,13 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the upstream's log. ``text``: what else the source needs to go on there (MySQL: GTIDs), opaque."""
+    """A place in the upstream's log. ``text``: what else the source needs to continue there (MySQL: GTIDs), opaque."""
 
     ts: Ts
     text: str = ""
 
 
-#: a start that nobody has asked for: where the source stands
+#: a start that nobody has asked for: where the source is
 NOW: Final = Ts(0)
 #: of a changefeed without a log
 BEGIN: Final = Position(Ts(0))
@@ -102,7 +102,7 @@ class Stream(Protocol):
         ...
 
     def cut(self, successor: Arena) -> LogChunk:
-        """Give away everything up to the last finished transaction and go on in ``successor``."""
+        """Give away everything up to the last finished transaction and continue in ``successor``."""
         ...
 
     def progress(self) -> LogChunk:
@@ -139,7 +139,8 @@ class Streams(Protocol):
     """Opens one stream after the other for one sync unit, and remembers between them what it has learnt."""
 
     def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> OpenStream:
-        """Check that the server can go on exactly at ``at``, and start there. ``ddl``: what is known to have changed.
+        """Check that the server can continue exactly at ``at``, and start there. ``ddl``: what is known to have
+        changed.
 
         :raises PositionLostError: it cannot, or is another server.
         """
@@ -204,7 +205,7 @@ class Source(Protocol):
         ...
 
     def prepare(self, tables: Sequence[TableRecord]) -> None:
-        """What has to stand at the server before a dump of ``tables`` begins."""
+        """What has to exist at the server before a dump of ``tables`` begins."""
         ...
 
     def check_start(self, start_ts: Ts) -> None:
@@ -228,7 +229,7 @@ class Source(Protocol):
     def streams(self, order: StreamOrder) -> Streams: ...
 
     def snapshot(self, tables: Sequence[TableRecord], log: Position) -> ComparisonSnapshot:
-        """``tables`` as they are now. ``log``: where the changefeed's log stands, whose Ts the snapshot's is to be.
+        """``tables`` as they are now. ``log``: where the changefeed's log is, whose Ts the snapshot's is to be.
 
         :raises SourceUnreachableError: the log is still at another server than this one.
         """

@@ -81,7 +81,7 @@ class Arena:
         return until
 
     def take_rest(self, other: "Arena", *, from_byte: int, from_row: int, rows: int) -> None:
-        """Go on with what ``other`` holds behind a cut."""
+        """Continue with what ``other`` holds behind a cut."""
         kept = other.filled - from_byte
         if kept > len(self.data):
             self.grow(len(other.data))
@@ -136,7 +136,7 @@ class LogChunk:
     """A piece of the stream on its way into the log.
 
     ``arena`` is None when it only says that ``resolved_ts`` moved. With ``is_complete`` no transaction is open at its
-    end, and ``resolved_ts`` covers exactly what has been cut so far; otherwise the next cut goes on with the same
+    end, and ``resolved_ts`` covers exactly what has been cut so far; otherwise the next chunk continues with the same
     transaction, and ``resolved_ts`` is where the transactions before it ended.
     """
 
@@ -149,7 +149,7 @@ class LogChunk:
     #: commit time at ``resolved_ts``, Unix seconds
     resolved_time: float
     is_complete: bool
-    #: what else the source needs to go on at ``resolved_ts``: see ``agent.ports.source.Position``
+    #: what else the source needs to continue at ``resolved_ts``: see ``agent.ports.source.Position``
     position: str = ""
     #: what its finished transactions have changed of the tables
     ddl: tuple[DdlRecord, ...] = ()

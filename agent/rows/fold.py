@@ -38,7 +38,7 @@ class NetChanges:
     columns, one row per row of ``upserts``: under which key that is stored; None when all have it under their own.
     ``is_truncated``: everything the sink holds goes first. ``is_insert_only``: no key of the range was there before.
 
-    ``needed``: True for rows of ``upserts`` of which an update left values out that stand in the sink alone; None when
+    ``needed``: True for rows of ``upserts`` of which an update left values out that are in the sink alone; None when
     there are none. Where the sink has no such row, nobody knows them. ``lost``: those of them that the sink cannot
     have, since what had their key was removed before, in this range.
     """
@@ -88,7 +88,7 @@ def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
 class _Events:
     """One event per change in log order, and before each key-changing update one that deletes its old key.
 
-    ``key_at``: where in ``keys`` the event's key stands; ``code``: equal for equal keys; ``order``: events by key, then
+    ``key_at``: where in ``keys`` the event's key is; ``code``: equal for equal keys; ``order``: events by key, then
     in log order.
     """
 
@@ -178,7 +178,7 @@ def _history(rows: Rows, events: _Events) -> tuple[Indexes, Indexes, Mask]:
     """For each event the one its row comes from (-1: none in this range), the one whose key the row had before, and
     whether another row had that key earlier in this range."""
     at = np.arange(len(events.row))
-    arrives = np.append(False, events.is_twin[:-1])  # a key-changing update stands right behind its twin
+    arrives = np.append(False, events.is_twin[:-1])  # a key-changing update is right behind its twin
     held = np.where(arrives, at - 1, at)
     back = events.before_on_key()[held]
     begins = (rows.op[events.row] == INSERT) | events.is_delete | ((back >= 0) & events.is_delete[back])

@@ -23,14 +23,14 @@ Convert = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exact:
-    """The source has given a column another type, and this is what it has made of the values that were there."""
+    """The source has given a column another type, and this is what it has made of the existing values."""
 
     convert: Convert
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the source has made of the values that were there is not known; ``reason`` says why, in a few words."""
+    """What the source has made of the existing values is not known; ``reason`` says why, in a few words."""
 
     reason: str
 
@@ -96,7 +96,7 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """One table as the log has it at one position. ``schema``: None while nobody has told. ``held``: why the source
+    """One table as the log has it at one position. ``schema``: None while nobody has said it. ``held``: why the source
     cannot follow it any more, empty where it can."""
 
     record: TableRecord

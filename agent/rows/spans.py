@@ -3,7 +3,7 @@
 A row belongs to the span that its key hashes into. An update that changes the key concerns two keys: where they lie in
 two spans, each sees its own half, the old key's span a delete and the new key's an insert.
 
-That insert may have ``unchanged`` columns, whose values stand only in the old key's row at the sink: another span's,
+That insert may have ``unchanged`` columns, whose values are only in the old key's row at the sink: another span's,
 which is somewhere else in time. A changelog says so (``_unchanged``); a table that shall equal its source cannot do it.
 So all spans of such a table, also those that the row has nothing to do with, stop in front of it
 (``incomplete_moves``): then the table can be joined in front of it, and one span does what several cannot.

@@ -60,7 +60,7 @@ def schema_change(change: TableChange, record: DdlRecord, terms: Terms) -> Schem
 
 
 def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) -> Iterator[ColumnMove]:
-    """:raises TableHeldError: what the source has made of the rows that were there is not known."""
+    """:raises TableHeldError: what the source has made of the existing rows is not known."""
     origins = _origins(before, after, change)
     found = conversions(before, after, origins, change.context) if before else {}
     for item in arrow_schema(after):

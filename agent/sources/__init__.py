@@ -46,7 +46,7 @@ def place_name(uri: str, log: Position) -> str:
         try:
             return str(SourcePosition.from_json(log.text).needed)
         except SourceError:
-            return ""  # whoever has to go on there says what is wrong with it
+            return ""  # whoever has to continue there says what is wrong with it
     from agent.sources.postgres.server.lsn import format_lsn
 
     return format_lsn(log.ts)

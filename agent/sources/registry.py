@@ -45,7 +45,7 @@ def arrow_schema(schema: TableSchema) -> pa.Schema:
 
 
 def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
-    """What rows that were there hold in the new column ``name``, told in text by the source.
+    """What existing rows hold in the new column ``name``, given in text by the source.
 
     :raises DecodeError: it is no value of the column.
     """

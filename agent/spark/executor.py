@@ -1,7 +1,7 @@
 """The Spark side of ``ports.Executor``: ``map`` runs one Spark task per descriptor.
 
 Jobs use the DataFrame API alone (``range`` → ``mapInArrow`` → ``collect``), so the same code runs on ``local[*]``,
-``spark://…``, YARN, Kubernetes and Spark Connect (``sc://…``). Rows never cross the JVM: a task is told what to do by a
+``spark://…``, YARN, Kubernetes and Spark Connect (``sc://…``). Rows never cross the JVM: a task gets its orders from a
 pickled descriptor and answers with a pickled result.
 
 How a session starts is ``agent.spark.session``'s matter; which jobs there are, and what they do, is decided elsewhere

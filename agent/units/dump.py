@@ -3,7 +3,7 @@
 How rows are read at one moment, and what of a lost run still counts, is the source's (``agent.sources.*.dump``). Here
 chunks are handed out, ``parallel`` at a time, each a small job of its own, so that progress shows chunk by chunk and a
 slow chunk holds up nobody. What is finished goes into the manifest (``agent.units.manifest``) within a second, and a
-run that follows a lost one goes on from there.
+run that follows a lost one continues from there.
 """
 
 import threading
@@ -56,7 +56,7 @@ class DumpUnit:
     async def run(self) -> DumpProgress:
         """Dump to the end. When cancelled, the chunks being read are waited for, and then nothing runs any more.
 
-        :raises WeirError: it cannot go on; what is finished is kept for the next run.
+        :raises WeirError: it cannot continue; what is finished is kept for the next run.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._stop_on_cancel)

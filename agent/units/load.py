@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 
 class LoadUnit:
-    """``on_progress`` is told rows loaded and rows in all, on the event loop."""
+    """``on_progress`` gets rows loaded and rows in all, on the event loop."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class LoadUnit:
 def create_empty(
     sink: Sink, tables: Iterable[tuple[TableRecord, TableSchema]], filter: FilterConfig = NO_FILTER
 ) -> None:
-    """Make tables that start without rows, each recorded at its ``start_ts``; those that are there already stay.
+    """Make tables that start without rows, each recorded at its ``start_ts``; existing ones stay.
 
     :raises SinkError: the sink refuses a table.
     """

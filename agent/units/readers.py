@@ -2,8 +2,8 @@
 
 A server that meets a number twice ends the older session: so a new sync worker ends what a lost one has left behind,
 and no two changefeeds of a cluster may have the same. The number is a hash of the changefeed, or the next one that is
-free; who has it stands in etcd until the changefeed is removed. A later changefeed of the same name is another holder,
-whom nobody meets who still cleans up after the first one.
+free; who has it is stored in etcd until the changefeed is removed. A later changefeed of the same name is another
+holder, whom nobody meets who still cleans up after the first one.
 """
 
 from hashlib import blake2b

@@ -2,7 +2,7 @@
 
 It cuts when the arena is full, or when the oldest finished event has waited long enough *and* nothing cut before is
 still on its way into the log: so segments grow by themselves while the log's storage is slow. When no arena is
-free it stops reading and goes on reporting, so the server neither hangs up nor runs ahead of us.
+free it stops reading and continues reporting, so the server neither hangs up nor runs ahead of us.
 """
 
 import threading

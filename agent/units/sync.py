@@ -1,6 +1,6 @@
 """Sync unit: moves the replication stream into the change log, for ever; the only reader of its source.
 
-A *session* is one connection: the source checks that it can go on exactly where the log stands and opens the stream,
+A *session* is one connection: the source checks that it can continue exactly where the log is and opens the stream,
 one thread reads it (``stream_reader``), and what was cut is written and made part of the log here. A session that
 ends for a
 reason that may pass is followed by another, under a new epoch of the log, from the log's resolved Ts. Whoever finds

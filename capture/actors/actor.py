@@ -5,16 +5,16 @@ are there. The protocol is structural, so owner and agent satisfy it without imp
 
     spawn ──► on_start ──► handle, handle, … ──► on_stop ──► every unread ask is answered with ActorDeadError
                  ▲              │ crash
-                 └── restart ◄──┘   (only under capture.supervision; mailbox and reference stay)
+                 └── restart ◄──┘   (only under capture.actors.supervision; mailbox and reference stay)
 
 What is decided here:
-- *Order*: messages of one sender are handled in the order they were told, each at most once.
+- *Order*: messages of one sender are handled in the order they were sent, each at most once.
 - *Back-pressure*: ``tell`` waits for room, ``tell_nowait`` raises. Two actors that ``tell`` each other from their
   handlers can wait for each other for ever: one of the two must use ``tell_nowait``.
 - *Whose fault*: a ``WeirError`` raised while answering an ask is the answer, and the actor lives on. Anything else, and
-  any error from a told message, is a crash: it ends the actor and reaches whoever runs it.
+  any error from a message sent by ``tell``, is a crash: it ends the actor and reaches whoever runs it.
 - *Lifetime*: timers and actors spawned by an actor end with it. A crashed child crashes its parent, unless a
-  supervisor stands between them, which is what decides about restarts.
+  supervisor is between them, which is what decides about restarts.
 
 Messages are handed over as they are, so they should be frozen values.
 """
@@ -356,7 +356,7 @@ class ActorSystem:
     """The root of a tree of actors: ``async with`` runs them; leaving waits until all have read their mailboxes.
 
     A crash that no supervisor takes care of cancels everything and is raised where the system was entered: a system
-    that goes on without one of its parts would look healthy and not be.
+    that continues without one of its parts would look healthy and not be.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,10 +1,10 @@
-"""Supervision: which crashed actors start again, how often, and who is told when that does not help.
+"""Supervision: which crashed actors start again, how often, and who is notified when that does not help.
 
-One for one: a crashed child is built anew by its factory and goes on with the same mailbox and reference; its siblings
-do not notice. The message it crashed on is gone (it would crash on it again), every other one is still there. A child
-that crashes more than ``restarts_max`` times within ``period_s`` takes its supervisor down: all its children end at
-once, and the supervisor's parent decides, by the same rules if it is a supervisor (then the whole family starts again,
-with its mailboxes), by crashing if it is an actor or the actor system.
+One for one: a crashed child is built again by its factory and continues with the same mailbox and reference; its
+siblings do not notice. The message it crashed on is gone (it would crash on it again), every other one is still there.
+A child that crashes more than ``restarts_max`` times within ``period_s`` takes its supervisor down: all its children
+end at once, and the supervisor's parent decides, by the same rules if it is a supervisor (then the whole family starts
+again, with its mailboxes), by crashing if it is an actor or the actor system.
 
 The budget is per child: a thousand table spans are not one actor with a thousand crashes. What the errors mean (wait,
 warn, fail the changefeed) is the owner's to decide; here they are only counted and logged.

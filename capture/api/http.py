@@ -41,7 +41,7 @@ _OF_THE_OWNER = (f"{PREFIX}/changefeeds", f"{PREFIX}/captures", f"{PREFIX}/owner
 _HOP_HEADERS = frozenset(
     {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "content-encoding"}
 )
-#: how often it is looked who is owner while one is asked, and how long one that has left its seat may still answer
+#: how often it is looked who is owner while one is asked, and how long one that has resigned may still answer
 _OWNER_LOOK_S, _LAST_WORDS_S = 0.25, 2.0
 _STATUS: dict[type[WeirError], int] = {
     ChangefeedNotFoundError: 404,
@@ -244,7 +244,7 @@ class _Forwarder:
         return Response(answer.content, status_code=answer.status_code, headers=kept)
 
     async def _leave_when_replaced(self, address: str, scope: anyio.CancelScope) -> None:
-        """A process that stands still takes requests, and answers none of them, also when another is owner by then."""
+        """A process that hangs takes requests, and answers none of them, also when another is owner by then."""
         is_owners = True
         while is_owners:
             await anyio.sleep(_OWNER_LOOK_S)

@@ -74,9 +74,9 @@ class SpanView(View):
 
 
 class HeldView(View):
-    """A table that cannot go on while the others do. ``ts``: everything at or below it is in the sink. ``stage``: held,
-    tried (again, and catching up), lost (its part of the change log is gone). ``retry_at``: Unix seconds, 0: when an
-    operator resumes the changefeed."""
+    """A table that cannot continue while the others do. ``ts``: everything at or below it is in the sink. ``stage``:
+    held, tried (again, and catching up), lost (its part of the change log is gone). ``retry_at``: Unix seconds, 0: when
+    an operator resumes the changefeed."""
 
     table: str
     table_id: int
@@ -143,7 +143,7 @@ class ChangefeedView(View):
     tables: tuple[TableView, ...] = ()
     #: tables that checkpoint, lag, target and sync points leave out
     held: tuple[HeldView, ...] = ()
-    #: the newest Ts at which all tables of the sink stood at once, and their versions there
+    #: the newest Ts at which all tables of the sink were at once, and their versions there
     sync_point: SyncPoint | None = None
     #: errors and warnings that the answering owner has seen, oldest first
     history: tuple[RunningError, ...] = ()
@@ -204,7 +204,7 @@ class TablePosition(View):
 
 
 class RewindView(View):
-    """``tables``: from where each will be written again. A sink that records its own Ts goes on from that."""
+    """``tables``: from where each will be written again. A sink that records its own Ts continues from that."""
 
     changefeed: ChangefeedView
     tables: tuple[TablePosition, ...] = ()
@@ -262,7 +262,7 @@ class StatusView(View):
 
 
 class Cluster(Protocol):
-    """A capture as a door to its cluster.
+    """The service of a cluster that a capture offers.
 
     Methods about changefeeds work on the owner alone: elsewhere they raise ``NotOwnerError``, and whoever asked goes to
     ``owner_address``. So do ``drain`` and ``resign_owner``. All errors are ``WeirError``: ``ChangefeedNotFoundError``,

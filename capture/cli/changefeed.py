@@ -117,7 +117,7 @@ def update(
 ) -> None:
     """Change a stopped or failed changefeed, or with --restart one that runs, and show the difference.
 
-    One that has finished a dump, or a full copy, goes on in another --mode.
+    One that has finished a dump, or a full copy, continues in another --mode.
     """
     asked = views.ChangefeedUpdate(
         source_uri=source_uri,
@@ -146,7 +146,7 @@ def update(
 
 @contextmanager
 def _paused(client: "Client", changefeed_id: str, *, wanted: bool) -> Iterator[bool]:
-    """Whether it ran; then it goes on behind this, whatever happens."""
+    """Whether it ran; then it continues behind this, whatever happens."""
     runs = wanted and client.query(changefeed_id).state not in (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
     if runs:
         client.pause(changefeed_id)

@@ -35,7 +35,7 @@ def drain(
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
-    """Give all spans and workers of a capture to the others; it takes no new ones until it is started anew."""
+    """Give all spans and workers of a capture to the others; it takes no new ones until it is started again."""
     with client_of(server) as client, console.waiting(f"draining {capture_id}") as show:
         left = began = client.drain(capture_id)
         deadline = time.monotonic() + timeout

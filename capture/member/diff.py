@@ -9,7 +9,7 @@ compared all the same.
 
 The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot iff its
 commit record starts before L, so the sink holds exactly the same at L-1. A span that slipped past (a flush that was
-under way) is seen, and so is a hold that was lost on the way (the changefeed ran anew): then all of it is done again.
+under way) is seen, and so is a hold that was lost on the way (the changefeed ran again): then all of it is done again.
 """
 
 from collections.abc import Collection, Sequence
@@ -93,7 +93,7 @@ async def _attempt(
 async def _read(
     operations: Operations, changefeed: ChangefeedId, snapshot: "Comparison", tables: Sequence[TableRecord]
 ) -> list[views.TableDiff] | None:
-    """What differs only counts if the sink stood still all the time."""
+    """What differs only counts if the sink did not move all the time."""
     if not tables:
         return []
     found = await snapshot.run(_ids(tables))

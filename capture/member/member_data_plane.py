@@ -88,7 +88,7 @@ class LocalMemberDataPlane:
         """What was made at the source, then files: safe to do again, and once at a time.
 
         Another owner may clean up at the same time, and a successor of the same name may be there by the time that the
-        files go: so only those go that were there before etcd was asked for the last time.
+        files go: so only those go that existed before etcd was asked for the last time.
         """
         feed = self._data_plane.feed(info)
         source = feed.open_source()
@@ -133,7 +133,7 @@ class LocalMemberDataPlane:
             post(SchemaApplied(effect.changefeed, effect.record.ts, error))
 
     async def _is_still_there(self, info: ChangefeedInfo) -> bool:
-        """A request that comes late, after another owner has cleaned up, must not meet a successor of the same name."""
+        """A stale request, after another owner has cleaned up, must not meet a successor of the same name."""
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
         item = await self._client.get(key)
         return item is not None and ChangefeedInfo.decode(item.value, key=key).created_at == info.created_at

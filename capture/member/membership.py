@@ -166,7 +166,7 @@ async def _parts(
             yield life
         finally:
             tasks.cancel_scope.cancel()
-            if not session.is_done:  # else etcd does it, and may not even be there to be told
+            if not session.is_done:  # else etcd does it, and may not even be there to be asked
                 await _unregister(client, key)
 
 

@@ -1,6 +1,6 @@
 """Schema work: changes schemas at the sinks for the owner that runs on this capture, each in a thread of its own.
 
-A table that has to be written anew takes its time. What fails is tried again, and other tables go on meanwhile.
+A table that has to be rewritten takes its time. What fails is tried again, and other tables continue meanwhile.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Capture services: Spark, log storage, the key to secrets and real parts, for every membership of a process.
 
-It outlives sessions. It also does for the door what needs source and sink but no owner: checks before a changefeed is
-created, cleaning up after one is removed, and comparing tables.
+It outlives sessions. It also does for the cluster service what needs source and sink but no owner: checks before a
+changefeed is created, cleaning up after one is removed, and comparing tables.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -66,7 +66,7 @@ class MemberDataPlane(RuntimeFactory, Protocol):
 
 
 class Comparison(Protocol):
-    """The source as it was at ``ts``, to be compared with a sink that stands there."""
+    """The source as it was at ``ts``, to be compared with a sink that is there."""
 
     @property
     def ts(self) -> Ts: ...

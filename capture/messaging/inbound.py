@@ -5,7 +5,7 @@ newer one takes over. What a sender has sent is known by topic (``windows.Inbox`
 what is sent again is not handled again. It is forgotten when the sender says that it starts over (another ``stream``),
 or has left the cluster.
 
-Whatever is wrong with a connection ends that connection, with a reason if it can still be told, and nothing else.
+Whatever is wrong with a connection ends that connection, with a reason if it can still be sent, and nothing else.
 """
 
 from collections.abc import Collection
@@ -53,7 +53,7 @@ class _Acks:
 
     def __init__(self, inboxes: dict[str, Inbox], *, unreported_max: int) -> None:
         self._unreported_max = unreported_max
-        #: everything handled is acknowledged anew on a new connection: the last Ack may be lost
+        #: everything handled is acknowledged again on a new connection: the last Ack may be lost
         self._dirty = dict(inboxes)
         self._owes_pong = False
         self.is_due = Signal()

@@ -4,8 +4,8 @@
                ▲                                    │
                └───────────── Ack ◄─── when handled ┘
 
-``Messenger`` is the only door. It listens, keeps one connection to every other member of the cluster, and hands
-messages to oneself over without bytes. The promises:
+``Messenger`` is the only way in and out. It listens, keeps one connection to every other member of the cluster, and
+hands messages to oneself over without bytes. The promises:
 - what ``send`` took is handled by the receiver once in order, or again after a reconnect only if the receiver had
   forgotten this sender in between, as long as both stay in the cluster. A capture that restarts is another capture:
   it is owed nothing, and what its predecessor was owed is dropped when it leaves the membership (``set_peers``).

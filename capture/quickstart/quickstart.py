@@ -1,7 +1,7 @@
 """Quickstart: a database under load, replicated into Delta tables by a cluster of one capture, on one machine.
 
 Everything lies below one directory: the database, ``etcd``, ``log``, ``lake``, the key for secrets. A second run there
-goes on from where the first was, however that ended. All parts are children of this process and die with it.
+continues from where the first was, however that ended. All parts are children of this process and die with it.
 
 start parts → tables (once) → changefeed (once) → snapshot → load for N seconds → checkpoint covers it → compare
 """

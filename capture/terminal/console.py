@@ -107,7 +107,7 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def when(seconds: float) -> str:
-    """A Unix time for people; empty for 0, which stands for unknown."""
+    """A Unix time for people; empty for 0, which means unknown."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 

@@ -2,7 +2,7 @@
 
 Refused is what the state does not allow, and what would have no effect: which tables are replicated, and through which
 slot, is settled when their snapshot is taken. Whether source and sink can live with the change is for the caller to ask
-them first; a sink that records its own Ts goes on from there whatever the position here says.
+them first; a sink that records its own Ts continues from there whatever the position here says.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from reactor.records.changefeed import (
     SealedUri,
 )
 
-#: ``finished`` stands too, but what has finished can only be looked at again, or go on in another mode
+#: ``finished`` does not run either, but what has finished can only be looked at again, or continue in another mode
 UPDATABLE = (FeedState.STOPPED, FeedState.FAILED)
 REWINDABLE = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
 
@@ -79,7 +79,7 @@ def differences(before: ChangefeedInfo, after: ChangefeedInfo) -> tuple[Differen
 
 
 def rewound(facts: Facts, ts: Ts) -> ChangefeedStatus:
-    """The status with the changefeed going on from ``ts``, back or within what has been read.
+    """The status with the changefeed continuing from ``ts``, back or within what has been read.
 
     :raises JobRefusedError: the log does not reach from there to here.
     """
@@ -100,7 +100,7 @@ def rewound(facts: Facts, ts: Ts) -> ChangefeedStatus:
 
 
 def refuse_rewind(facts: Facts, ts: Ts) -> None:
-    """:raises JobRefusedError: it does not stand, has nothing to go back to, or is not past ``ts``."""
+    """:raises JobRefusedError: it is not stopped, has nothing to go back to, or is not past ``ts``."""
     info, status = facts.info, facts.status
     if info.state not in REWINDABLE:
         raise JobRefusedError(f"changefeed {info.id} is {info.state}: rewind is not possible{_cure(info.state)}")

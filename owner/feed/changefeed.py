@@ -112,8 +112,8 @@ class Changefeed:
     def resume(self, feed: ChangefeedState, checkpoint_ts: Ts | None, now: float) -> list[Effect]:
         """Held tables are tried again, also while it is running.
 
-        :raises JobRefusedError: it is running and holds no table, or its log does not reach from ``checkpoint_ts`` to
-        here.
+        :raises JobRefusedError: it is not stopped and holds no table, or its log does not reach from ``checkpoint_ts``
+        to here.
         """
         info = _existing(feed)
         again = tuple(self.held.again(Facts.of(feed, info), now))
@@ -131,12 +131,12 @@ class Changefeed:
         return self._commit(feed, after, status, again, now=now)
 
     def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
-        """Also what it then is. :raises JobRefusedError: it does not stand, or the change would have no effect."""
+        """Also what it then is. :raises JobRefusedError: it is not stopped, or the change would have no effect."""
         after = amendment.updated(Facts.of(feed, _existing(feed)), change)
         return ([] if change.is_trial else self._commit(feed, after, feed.status, now=now)), after
 
     def rewind(self, feed: ChangefeedState, ts: Ts, now: float) -> list[Effect]:
-        """:raises JobRefusedError: it does not stand, or its log does not reach back to ``ts``."""
+        """:raises JobRefusedError: it is not stopped, or its log does not reach back to ``ts``."""
         info = _existing(feed)
         facts = Facts.of(feed, info)
         amendment.refuse_rewind(facts, ts)
@@ -228,7 +228,7 @@ class Changefeed:
     def _tick_standing(
         self, feed: ChangefeedState, info: ChangefeedInfo, now: float, clearing: tuple[patches.Patch, ...]
     ) -> list[Effect]:
-        """It does not run, or its state has just changed; nothing stands for ever at the cost of its source."""
+        """It does not run, or its state has just changed; nothing stays stopped for ever at the cost of its source."""
         self._release_unless_running(info)
         effects: list[Effect] = []
         if (error := retention.expired(info, self._wall(now))) is not None:
@@ -268,7 +268,7 @@ class Changefeed:
         return [*effects, WakeAt(self._next_at(run, facts, due_at, now))]
 
     def _tick_sync_points(self, run: Run, facts: Facts, now: float) -> list[Effect]:
-        """A barrier that changes is told to the captures in a round of its own, at once."""
+        """A barrier that changes is sent to the captures in a round of its own, at once."""
         assert self.sync_points is not None, "made with the run"
         if run.repartitions.holds and self.sync_points.phase is Phase.IDLE:
             return []  # tables that are brought together have their turn first: both would wait for each other
@@ -283,7 +283,7 @@ class Changefeed:
         return [*effects, WakeAt(now)] if warnings or run.schemas.has_refusals else effects
 
     def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
-        """When to write ``status``: never if it is stored, soon if it is further, later if only time went on."""
+        """When to write ``status``: never if it is stored, soon if it is further, later if only time continued."""
         if stored == status:
             return float("inf")
         if stored is not None and stored.with_(checkpoint_time=status.checkpoint_time) == status:

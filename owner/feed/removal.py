@@ -2,7 +2,7 @@
 
     state removed (its parts stop) ──► source cleaned up ──► all keys deleted in one transaction ──► answered
 
-The state comes first, so that whoever becomes owner goes on from there. The sink's tables stay.
+The state comes first, so that whoever becomes owner continues from there. The sink's tables stay.
 """
 
 from owner.feed.clean_up import CleanUp
@@ -27,7 +27,7 @@ class Removal:
         """A job that wants to know when it is over."""
         self._waiting_jobs.append(job_id)
         self._is_forced = self._is_forced or force
-        self._since = None  # it may wait anew
+        self._since = None  # it may wait again
 
     def handle_dropped(self) -> None:
         """The clean-up was tried: with force, that is enough."""
@@ -43,7 +43,7 @@ class Removal:
         return [*effects, *self._clean_up.tick(feed.id, feed.info, now)] if feed.info is not None else effects
 
     def _give_up_waiting(self, now: float) -> list[Effect]:
-        """Jobs are told what is in the way; the removal goes on without them."""
+        """Jobs are answered with what is in the way; the removal continues without them."""
         error = self._clean_up.error
         if not error or self._since is None or now - self._since < self._settings.remove_patience_s:
             return []
@@ -53,9 +53,9 @@ class Removal:
 
 
 def sweep(feed: ChangefeedState, cluster: str, namespace: str) -> list[Effect]:
-    """Delete what a late writer left of a changefeed that is gone: a later one of the same id must not find it.
+    """Delete what a stale writer left of a changefeed that is gone: a later one of the same id must not find it.
 
-    Nothing is deleted while its info is there but cannot be read, or if it is created anew in the same moment.
+    Nothing is deleted while its info is there but cannot be read, or if it is created again in the same moment.
     """
     info = keys.InfoKey(cluster, namespace, feed.id)
     if feed.info is not None or str(info) in feed.broken:

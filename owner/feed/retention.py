@@ -1,7 +1,7 @@
 """Retention: the least Ts that any changefeed may still ask for, by source; and for how long it may ask.
 
-A changefeed holds its source's log and its own change log in every state in which it may run again. One that stands
-(stopped, failed) for longer than its ``gc_ttl_seconds`` fills its source's disk for nothing: it fails for good
+A changefeed holds its source's log and its own change log in every state in which it may run again. One that is
+stopped or failed for longer than its ``gc_ttl_seconds`` fills its source's disk for nothing: it fails for good
 (``GCTTLExceeded``), and its slot is released. One whose position is gone already, by that or because the source has
 removed what it needs (``SnapshotLostByGC``), holds nothing. (Segments are removed by the sync unit, slots by the
 source; both take this as their limit.)
@@ -36,12 +36,12 @@ def needed_ts(feeds: Iterable[tuple[str, ChangefeedInfo, ChangefeedStatus | None
 
 
 def is_released(info: ChangefeedInfo) -> bool:
-    """It stood for too long: what it kept at its source is, or is being, removed."""
+    """It was stopped for too long: what it kept at its source is, or is being, removed."""
     return info.state is FeedState.FAILED and info.error is not None and info.error.code == GC_TTL_EXCEEDED
 
 
 def expiry(info: ChangefeedInfo) -> float:
-    """When (Unix seconds) a changefeed that stands will have stood for too long; infinity when it never will."""
+    """When (Unix seconds) a stopped changefeed will have been stopped for too long; infinity when it never will."""
     ttl_s = info.config.gc_ttl_seconds
     if info.state not in _STANDING or not holds_log(info) or not ttl_s:
         return float("inf")
@@ -49,7 +49,7 @@ def expiry(info: ChangefeedInfo) -> float:
 
 
 def expired(info: ChangefeedInfo, wall: float) -> RunningError | None:
-    """The error of a changefeed that has stood for too long at ``wall`` (Unix seconds)."""
+    """The error of a changefeed that has been stopped for too long at ``wall`` (Unix seconds)."""
     if wall < expiry(info):
         return None
     before = f" (it failed with {info.error.code}: {info.error.message})" if info.error else ""

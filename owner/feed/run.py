@@ -43,7 +43,7 @@ class Run:
         self._tables: tuple[TableRecord, ...] | None = None
         self._starts: dict[int, Ts] = {}
         self._parked: frozenset[int] = frozenset()
-        #: tables that the scheduler was told to leave alone because they are being cut
+        #: tables that the scheduler was asked to leave alone because they are being repartitioned
         self._away: frozenset[int] = frozenset()
 
     def tick(self, facts: Facts, messages: Sequence[Message], limits: Limits, world: World, now: float) -> list[Send]:

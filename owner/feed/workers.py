@@ -10,7 +10,7 @@ that sees it lost. A worker is never stopped because something about it is not k
 the newest.
 
 **Two workers must never be effective at once**, and this manager alone cannot hold that: a capture that is cut off
-may go on for a while. What holds it is the epoch in each order: a unit writes ``UnitRecord`` and moves ``LogHead``
+may continue for a while. What holds it is the epoch in each order: a unit writes ``UnitRecord`` and moves ``LogHead``
 only in transactions that compare them, and refuses when the record carries a newer epoch. Here epochs only have to
 grow and never to be given twice, over owners too: each owner counts from its own revision (``first_epoch``), as the
 last order of the one before may have reached a capture that nobody can hear now.
@@ -101,7 +101,7 @@ class WorkerManager:
         self._stops: list[WorkerOrder] = []
 
     def handle_report(self, capture: CaptureId, status: WorkerStatus | None, now: float) -> None:
-        """What one heartbeat answer of ``capture`` says. Old epochs are told to stop and change nothing."""
+        """What one heartbeat answer of ``capture`` says. Old epochs are asked to stop and change nothing."""
         if status is None:
             self._reported.pop(capture, None)
             self._lose_online(capture, now)
@@ -135,7 +135,7 @@ class WorkerManager:
 
     @property
     def has_errors(self) -> bool:
-        """The changefeed will not go on like this: nothing is started before its state has been judged."""
+        """The changefeed will not continue like this: nothing is started before its state has been judged."""
         return bool(self._errors)
 
     def take_errors(self) -> list[RunningError]:
@@ -237,7 +237,7 @@ class WorkerManager:
 
 
 def _with_progress(worker: Worker, status: WorkerStatus, now: float) -> Worker:
-    """It goes on as fast as it has been so far."""
+    """It continues as fast as it has been so far."""
     done, seconds = status.rows_done - worker.rows_before, now - worker.since
     left = max(status.rows_total - status.rows_done, 0)
     return replace(

@@ -45,7 +45,7 @@ class Facts:
     cuts: Mapping[int, TablePartitioning] = field(default_factory=dict)
     #: schema changes by Ts, done ones too
     ddl: Mapping[int, DdlRecord] = field(default_factory=dict)
-    #: tables that cannot go on while the others do, by id
+    #: tables that cannot continue while the others do, by id
     held: Mapping[int, HeldTable] = field(default_factory=dict)
 
     @classmethod

@@ -1,6 +1,6 @@
 """Unit sequence: which unit of a task is due: dump copies, load hands over to the sink, sync follows.
 
-``SEQUENCES`` is the table. Where a task stands is read backward from the record that its last unit left in etcd, so
+``SEQUENCES`` is the table. A task's progress is read backward from the record that its last unit left in etcd, so
 that a new owner needs to remember nothing.
 """
 
@@ -30,7 +30,7 @@ def current_unit(mode: Mode, record: UnitRecord | None) -> Unit | None:
 
 
 def goes_on(mode: Mode, record: UnitRecord) -> bool:
-    """Whether a task whose last unit has finished goes on in ``mode`` with the unit that follows, none left out."""
+    """Whether a task whose last unit has finished continues in ``mode`` with the unit that follows, none left out."""
     following = SEQUENCES[Mode.ALL][SEQUENCES[Mode.ALL].index(record.unit) + 1 :]
     due = current_unit(mode, record)
     rest = () if due is None else SEQUENCES[mode][SEQUENCES[mode].index(due) :]
@@ -38,7 +38,7 @@ def goes_on(mode: Mode, record: UnitRecord) -> bool:
 
 
 def ordinal(mode: Mode, unit: Unit | None) -> int:
-    """Which step of the task it is; grows as the task goes on."""
+    """Which step of the task it is; grows as the task continues."""
     sequence = SEQUENCES[mode]
     return len(sequence) if unit is None else sequence.index(unit)
 

@@ -1,7 +1,7 @@
 """Watermark: how far a changefeed is, which is its slowest span, and never further than its barrier.
 
 A checkpoint is only stated when it is known for every table's whole key space: while a span is missing, the last
-one stands. Which span is the slowest, and whether one is missing, ``owner.scheduler.span_index`` knows.
+one stays. Which span is the slowest, and whether one is missing, ``owner.scheduler.span_index`` knows.
 """
 
 from collections.abc import Collection, Iterable

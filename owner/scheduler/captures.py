@@ -2,9 +2,9 @@
 
     Uninitialized ──first answer──► Initialized ──"I am stopping"──► Stopping
 
-The scheduler starts when every capture has answered once (what they hold is then known), and it goes on with those
-that have when a new one joins later. A capture whose processor began anew answers under another processor epoch: what
-it held is gone, which is told as ``lost``. Never back: a stopping capture only ever disappears.
+The scheduler starts when every capture has answered once (what they hold is then known), and it continues with those
+that have when a new one joins later. A capture whose processor began again answers under another processor epoch: what
+it held is gone, which is reported as ``lost``. Never back: a stopping capture only ever disappears.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -164,7 +164,7 @@ class CaptureManager:
     def _due_fully(self, held: Held, heartbeat_budget: HeartbeatBudget, now: float) -> set[CaptureId]:
         """Who is asked for everything now: whoever was not asked for the longest time, as many as a round can take.
 
-        A capture whose run is not known yet is asked whenever it gets a heartbeat: it has told nothing so far.
+        A capture whose run is not known yet is asked whenever it gets a heartbeat: it has reported nothing so far.
         """
         due: set[CaptureId] = set()
         self._is_full_late = False

@@ -2,7 +2,7 @@
 
 ``poll`` is the protocol, read from top to bottom. A coordinator lives as long as one run of its changefeed under one
 owner; a new one learns everything from the captures' first answers. What is stale (another owner revision, another
-changefeed epoch, a capture that is gone, an earlier run of a processor) is refused at the door.
+changefeed epoch, a capture that is gone, an earlier run of a processor) is refused here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,7 +78,7 @@ class Coordinator:
         self._cuts: Cuts = {}
         self._floor_ts = Ts(0)
         self._stragglers: Mapping[int, Ts] = {}
-        #: the tables, cuts and stragglers that the roster's wanted spans were made of
+        #: the tables, partitionings and stragglers that the span index's wanted spans were made of
         self._wanted_of: tuple[Mapping[int, Ts] | None, Cuts, frozenset[int]] = (None, {}, frozenset())
         self._wishes: dict[TableSpan, CaptureId] = {}
         self._wants_rebalance = False
@@ -107,7 +107,7 @@ class Coordinator:
         of ``stragglers``, which start where they say and hold nobody back. ``questions``: what this round may ask for;
         None: there are no other changefeeds.
 
-        :raises owner.errors.SpanError: the captures contradict each other; the changefeed must run anew.
+        :raises owner.errors.SpanError: the captures contradict each other; the changefeed must run again.
         """
         self._tables, self._cuts, self._floor_ts, self._stragglers = tables, cuts, floor_ts, stragglers
         self.captures.handle_alive(alive)
@@ -205,7 +205,7 @@ class Coordinator:
         return self.span_index.change(replication, partial(replication.handle_status, capture, status))
 
     def _handle_lost(self) -> list[Order]:
-        """Captures that are gone write no more: their spans go on elsewhere."""
+        """Captures that are gone write no more: their spans continue elsewhere."""
         orders: list[Order] = []
         for capture in self.captures.take_lost():
             affected = list(self.span_index.held_by(capture))
@@ -216,7 +216,7 @@ class Coordinator:
         return orders
 
     def _start_from_first_answers(self) -> list[Order]:
-        """Spans that their table is not cut into any more are leftovers: they were stopped before the sink was told."""
+        """Spans that their table does not have any more are leftovers: they were stopped before the sink was asked."""
         initial = self.captures.take_initial()
         if initial is None:
             return []

@@ -32,7 +32,7 @@ class Inflight:
                 del self.running[span]
 
     def drop(self, spans: Iterable[TableSpan]) -> None:
-        """A capture they depend on is gone; a policy decides anew."""
+        """A capture they depend on is gone; a policy decides again."""
         for span in spans:
             self.running.pop(span, None)
 

@@ -1,7 +1,7 @@
 """Lowest position of many that only move a few at a time, and the commit time there.
 
-Spans that are flushed together stand at one Ts, so there are few different positions, however many spans there are:
-each is counted, and the least of them is at the top of a heap. What nobody stands at any more leaves the heap when it
+Spans that are flushed together are at one Ts, so there are few different positions, however many spans there are: each
+is counted, and the least of them is at the top of a heap. A position where nobody is any more leaves the heap when it
 comes to the top.
 """
 
@@ -11,7 +11,7 @@ from reactor.ids import Ts
 
 
 class Lowest:
-    """Positions with how many stand at each. A position's commit time is the last one heard of it, 0 if none was."""
+    """Positions with how many are at each. A position's commit time is the last one heard of it, 0 if none was."""
 
     __slots__ = ("_counts", "_heap", "_times")
 
@@ -56,7 +56,7 @@ class Lowest:
             self._times.pop(ts, None)
 
     def move(self, before: Ts, after: Ts, time: float, many: int = 1) -> None:
-        """What stood at ``before`` stands at ``after``."""
+        """What was at ``before`` is at ``after``."""
         if before != after:
             self.add(after, time, many)
             self.remove(before, many)
@@ -64,7 +64,7 @@ class Lowest:
             self._times[after] = time
 
     def _push(self, ts: Ts) -> None:
-        """Positions that are left while a slower one stands would gather in the heap for ever."""
+        """Positions that are left while there is a slower one would gather in the heap for ever."""
         heappush(self._heap, ts)
         if len(self._heap) > 2 * len(self._counts) + 64:
             self._heap = list(self._counts)

@@ -7,7 +7,7 @@
     └──────────── nobody is left ────────────┴─────── writer stopped ───────┘
 
 Absent       nobody has the span
-Prepare      a secondary gets ready; in a move the primary goes on writing
+Prepare      a secondary gets ready; in a move the primary continues writing
 Commit       the secondary is ready: the primary is stopped, then the secondary is promoted
 Replicating  the primary writes
 Removing     whoever has it is stopped, and the span is forgotten
@@ -162,7 +162,7 @@ class ReplicationSet:
     # The rows' actions. Each leaves state and roles fitting together.
 
     def _await_secondary(self, capture: CaptureId) -> Orders:
-        """The order was lost, or the capture began anew: say it again."""
+        """The order was lost, or the capture began again: say it again."""
         return [self._add(capture, is_secondary=True)]
 
     def _secondary_prepared(self, capture: CaptureId) -> Orders:
@@ -175,7 +175,7 @@ class ReplicationSet:
         return []
 
     def _secondary_lost_in_commit(self, capture: CaptureId) -> Orders:
-        """The primary may have been told to stop already: its next status tells."""
+        """The primary may have been asked to stop already: its next status says."""
         del self.captures[capture]
         if self.primary is None:
             self.state = self._state_without_secondary()

@@ -9,7 +9,7 @@ from reactor.records.held import HoldOrigin
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A table that cannot go on past ``ts``, and why."""
+    """A table that cannot continue past ``ts``, and why."""
 
     table_id: int
     name: str

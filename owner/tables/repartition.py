@@ -1,6 +1,6 @@
 """Repartition: gives a table other spans, split into several or joined again.
 
-Each span has a record of its own in the sink, so spans change in the sink first, in one commit, while the table stands
+Each span has a record of its own in the sink, so spans change in the sink first, in one commit, while the table is
 at one Ts and nobody writes it:
 
     wanted ──► together ──all spans at one Ts──► stopping ──nobody has one──► under way ──the sink has cut──► done
@@ -8,14 +8,13 @@ at one Ts and nobody writes it:
                   └─────────────────── an old span is recorded past the Ts ◄─────┘
 
 What is wanted, and what is under way, is in etcd (``TablePartitioning``); *together* and *stopping* are this owner's
-alone, and
-begin anew under another one. From *under way* on the way leads through the sink's answer only: until it has come,
-neither old nor new spans are replicated, whoever is owner. The sink takes each cut once, by its number, and leaves to
-late writers of old spans nothing that they could go on from; an old span that was quicker is told, and the table is
-brought together anew, further on. So what the sink holds relies on no lease and no clock.
+alone, and begin again under another one. From *under way* on the way leads through the sink's answer only: until it has
+come, neither old nor new spans are replicated, whoever is owner. The sink takes each cut once, by its number, and
+leaves to stale writers of old spans nothing that they could continue from; an old span that was quicker is reported,
+and the table is brought together again, further on. So what the sink holds relies on no lease and no clock.
 
 The table waits where its furthest span is, not where the log is: so tables are joined also where no span of several
-can go on (``ROW_MOVED``), and that is done without being asked.
+can continue (``ROW_MOVED``), and that is done without being asked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +74,7 @@ class Repartitions:
         return {id: () if self._is_away(cut) else even_spans(id, cut.spans) for id, cut in stored.items()}
 
     def standing(self, stored: Mapping[int, TablePartitioning]) -> list[SpanPosition]:
-        """Where the tables stand whose spans are not replicated because they are being cut."""
+        """Positions of the tables whose spans are not replicated because they are being repartitioned."""
         away = [cut for cut in stored.values() if self._is_away(cut)]
         return [SpanPosition(TableSpan(cut.table_id), self._stands_at(cut)) for cut in away]
 
@@ -134,10 +133,10 @@ class Repartitions:
     def _bring_together(
         self, cut: TablePartitioning, checkpoint_ts: Ts, sets: Sets, now: float, *, is_held: bool
     ) -> list[Effect]:
-        """Move the hold to the furthest span until it has been told to all and none is past it.
+        """Move the hold to the furthest span until it has been sent to all and none is past it.
 
-        It holds before a span runs, so that one that cannot go on (``ROW_MOVED``) does not try; but not before a sync
-        point is over, which waits for the spans further on.
+        It holds before a span runs, so that one that cannot continue (``ROW_MOVED``) does not try; but not before a
+        sync point is over, which waits for the spans further on.
         """
         if is_held:
             return []

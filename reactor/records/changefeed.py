@@ -144,13 +144,13 @@ class ChangefeedConfig(UserConfig):
     #: how much of the log is kept for tables that are held: so long, and so many bytes; then their position is lost
     held_retention_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = later(86_400)
     held_retention_bytes: Annotated[int, Field(ge=0, le=COUNT_MAX)] = later(10 << 30)
-    #: a checkpoint that stands still this long while there is something to write fails the changefeed
+    #: a checkpoint that does not move for this long while there is something to write fails the changefeed
     stuck_seconds: Annotated[int, Field(ge=60, le=COUNT_MAX)] = 1800
     #: a flush that takes longer is cancelled and tried again, and what a sink has not answered by then is asked again
     flush_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 600
-    #: a changefeed that stands (stopped, failed) longer than this loses its slot, and so its position; 0: never
+    #: a changefeed that is stopped or failed for longer than this loses its slot, and so its position; 0: never
     gc_ttl_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 86_400
-    #: how often all spans stand at one Ts, which is recorded with the sink's versions; 0: never
+    #: how often all spans are at one Ts, which is recorded with the sink's versions; 0: never
     sync_point_interval_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
     #: cut tables of more than twice ``split_rows`` rows into spans, for several captures to share
     split_large_tables: bool = False
@@ -290,7 +290,7 @@ class LogHead(Record):
     eras: tuple[Era, ...] = ()
     #: events at or below it may be gone from the log (segments before ``first_seq``)
     removed_ts: StoredTs = Ts(0)
-    #: what else the source needs to go on at ``resolved_ts`` (MySQL: GTIDs); opaque to everyone else
+    #: what else the source needs to continue at ``resolved_ts`` (MySQL: GTIDs); opaque to everyone else
     position: str = ""
 
     @model_validator(mode="after")
@@ -321,7 +321,7 @@ class TableChange(Record):
     ``agent.rows.schema.TableSchema``, empty where there is none. ``renames``: new name → old name of columns;
     ``added``: new
     columns, though there may have been another of that name. ``fills``: what they hold (as the source writes it in
-    text) in rows that were there already; a column that is not in here is NULL in them. ``reason``: one line of a
+    text) in existing rows; a column that is not in here is NULL in them. ``reason``: one line of a
     ``HOLD``, cause and cure; such a change has the table as it was, and no ``before`` and ``after``. ``context``:
     what of the source and its session decides how values became those of another type, in words of the table's dialect;
     empty where nobody noted it.
@@ -380,5 +380,5 @@ class DdlRecord(Record):
 
     @property
     def barrier_ts(self) -> Ts:
-        """How far its tables' spans may write before it is done: where all of them have to stand for it."""
+        """How far its tables' spans may write before it is done: where all of them have to be for it."""
         return Ts(self.ts - 1)

@@ -25,7 +25,7 @@ class HoldStage(StrEnum):
 
 
 class HeldTable(Record):
-    """A table that cannot go on, while all others do. Written by the owner only; gone when the table has caught up.
+    """A table that cannot continue, while all others do. Written by the owner only; gone when the table has caught up.
 
     ``name``: schema.table. ``ts``: everything at or below it is in the sink, nothing above it is sure to be. ``since``
     and ``retry_at``: Unix seconds; ``retry_at`` 0: it is tried again only when an operator resumes the changefeed.

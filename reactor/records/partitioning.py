@@ -4,7 +4,7 @@ from reactor.records.base import Count, Record, SpanCount, StoredTs, TableId
 
 
 class RepartitionUnderWay(Record):
-    """The sink is being told to have ``spans`` spans at ``ts`` instead of those it has."""
+    """The sink is being asked to have ``spans`` spans at ``ts`` instead of those it has."""
 
     spans: SpanCount
     ts: StoredTs

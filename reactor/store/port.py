@@ -15,7 +15,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key as it stands: ``create_revision`` when it came to be, ``mod_revision`` its last change; no lease is 0."""
+    """A key as it is: ``create_revision`` when it came to be, ``mod_revision`` its last change; no lease is 0."""
 
     key: str
     value: bytes
@@ -138,7 +138,7 @@ class EtcdClient(Protocol):
         ...
 
     async def keep_alive(self, lease: int) -> int:
-        """Start the lease's time anew; its whole time in seconds.
+        """Start the lease's time again; its whole time in seconds.
 
         :raises LeaseExpiredError: it is over.
         """

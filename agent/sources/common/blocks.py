@@ -74,7 +74,7 @@ class RowsReader(ABC):
 
     @abstractmethod
     def _locate(self) -> None:
-        """Go on at ``_located`` through all that is there: count rows, notice the end."""
+        """Continue at ``_located`` through all that is there: count rows, notice the end."""
 
     @abstractmethod
     def _build(self, i: int) -> pa.Array:

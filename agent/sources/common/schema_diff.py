@@ -19,7 +19,7 @@ class Columns:
     """How the columns of two versions belong together.
 
     ``renames``: new name → old name. ``added``: those that are new, though the name may have been there. ``fills``:
-    what rows that were there hold in them, as the source writes it in text; NULL where they are not in here.
+    what existing rows hold in them, as the source writes it in text; NULL where they are not in here.
     ``required``: columns that are NOT NULL from here on, or were so before.
     """
 

@@ -28,7 +28,7 @@ def number(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def password(reference: str | None, inline: str) -> str:
-    """``reference``: the parameter, if there is one; ``inline``: what stands before the host.
+    """``reference``: the parameter, if there is one; ``inline``: what comes before the host.
 
     :raises SourceConfigError: it names nothing here.
     """

@@ -1,8 +1,8 @@
 """Preflight of MySQL: checks the server and its tables before a changefeed is created, so that none fails later.
 
-Nothing is changed at the source. All settings and privileges that do not fit are told in one line, with the first table
-that does not; where there is no connection or no binlog nothing else is asked. What works, but not as well as it might,
-is logged.
+Nothing is changed at the source. All settings and privileges that do not fit are reported in one line, with the first
+table that does not; where there is no connection or no binlog nothing else is asked. What works, but not as well as it
+might, is logged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.snapshot.dump_plan import needs_exact_rows
 from reactor.records.changefeed import SinkMode
 
-#: the oldest with binlogs that were tried, or are told alike
+#: the oldest with binlogs that were tried, or are treated alike
 _MARIADB_MIN: Final = (10, 5)
 _MYSQL_MIN: Final = (5, 7)
 _REPLICA_STATUS_SINCE: Final = (8, 0, 22)
@@ -191,7 +191,7 @@ def _check_expiry(settings: _Settings) -> None:
 
 
 def _check_replica(connection: Connection, settings: _Settings) -> None:
-    """A replica writes what it replicates into its binlog only when told to."""
+    """A replica writes what it replicates into its binlog only when asked to."""
     if "ON" in (settings.get("log_slave_updates", "OFF"), settings.get("log_replica_updates", "OFF")):
         return
     is_renamed = not connection.is_mariadb and connection.server_version >= _REPLICA_STATUS_SINCE

@@ -1,6 +1,6 @@
 """Streams: open the binlog, again and again for as long as a sync unit runs.
 
-Before each opening it is checked that the server can go on exactly where the log stands: by file and offset at the
+Before each opening it is checked that the server can continue exactly where the log is: by file and offset at the
 server of the position, by GTID at another one (``resume``). A new session ends the one that a lost worker has left.
 """
 

@@ -1,7 +1,7 @@
 """Streams: open the replication stream, again and again for as long as a sync unit runs.
 
-Before each opening it is checked that the server is the one it was, and that the slot can go on exactly where the log
-stands. A stream that declares a type without a binary form is opened again, in text form, from then on.
+Before each opening it is checked that the server is the one it was, and that the slot can continue exactly where the
+log is. A stream that declares a type without a binary form is opened again, in text form, from then on.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,6 +1,6 @@
 """etcd client: ``reactor.store.port.EtcdClient`` over aioetcd3's calls and a native ``grpc.aio`` channel.
 
-    client ──► endpoints ──► door (one server) ──► stubs (aioetcd3)
+    client ──► endpoints ──► connection (one server) ──► stubs (aioetcd3)
        └─────► watching ──────┘
 
 ``connect`` is the way in. Nothing outside this package knows aioetcd3 or grpc, and no error of theirs leaves it

@@ -59,7 +59,7 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
     ) -> Any:
         """Every call of the mixins ends here. A token that etcd no longer takes is replaced, once.
 
-        ``timeout``: seconds, if fewer than the door's own; authentication has its own.
+        ``timeout``: seconds, if fewer than the connection's own; authentication has its own.
         """
         limit_s = self.timeout if timeout is None else timeout
         metadata = () if skip_auth or self.username is None else await self._credentials_metadata()
@@ -72,11 +72,11 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
 
     @property
     def is_connected(self) -> bool:
-        """The connection stands, as far as is known: no need to wait for it."""
+        """The connection is up, as far as is known: no need to wait for it."""
         return bool(self.channel.get_state() is grpc.ChannelConnectivity.READY)
 
     async def is_ready(self) -> bool:
-        """Wait until the connection stands or has failed; it is made anew in the background."""
+        """Wait until the connection is up or has failed; it is made again in the background."""
         while True:
             state = self.channel.get_state(try_to_connect=True)
             if state is grpc.ChannelConnectivity.READY:
@@ -133,7 +133,7 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
         return faults.translate(error, endpoint=self.endpoint)
 
     def drop_token(self) -> bool:
-        """Whether there was one: the next call authenticates anew."""
+        """Whether there was one: the next call authenticates again."""
         had_token, self._token = self._token is not None, None
         return had_token
 

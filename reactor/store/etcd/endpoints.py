@@ -1,6 +1,6 @@
 """Endpoints: several servers as one, the one in use, and what happens when it fails.
 
-A call goes only to a server whose connection stands, so one that is down costs nothing but the look. When a call
+A call goes only to a server whose connection is up, so one that is down costs nothing but the look. When a call
 fails for want of an answer the next server is in use; the call itself is repeated only if that changes nothing
 (``repeatable``), because the lost one may have been carried out.
 """

@@ -29,7 +29,7 @@ _BY_TEXT: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("permission denied", EtcdAuthError, "the user may not do this in etcd; grant it read and write below /weir/"),
     ("invalid auth token", EtcdAuthError, "etcd does not accept its own token; check that its members agree on users"),
 )
-#: INTERNAL is what a stream says whose connection has just gone, and etcd's own client goes on after it
+#: INTERNAL is what a stream says whose connection has just gone, and etcd's own client continues after it
 #: (clientv3's ``isHaltErr``): whatever failed within, the next attempt may find it whole.
 _UNREACHABLE = frozenset(
     {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.RESOURCE_EXHAUSTED, Code.INTERNAL}

@@ -2,7 +2,7 @@
 
 A call of ``grpc.aio`` that is cancelled raises a fresh ``CancelledError``, in which anyio does not see its own: the
 scope that ended (a time limit, a task group) would let it pass as if somebody had cancelled the whole task. And a
-call whose channel is closed raises the same error although nobody cancelled anything. Both are told apart here.
+call whose channel is closed raises the same error although nobody cancelled anything. Both are distinguished here.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """One watch across as many streams as it takes.
 
-It goes on behind the last event it has handed over, on another server if need be. A stream that is silent for a
+It continues behind the last event it has handed over, on another server if need be. A stream that is silent for a
 second is asked how far it is; one that stays silent for ten is given up. The position never comes from such progress
 answers, which may overtake events before etcd 3.5.8.
 """

@@ -1,10 +1,9 @@
 """Repartition of a Delta table: one commit without data, which moves records only (see ``ports.Sink.cut``).
 
-What fences late writers is in the same commit: the old spans' records go to ``delta_table.RETIRED``, where no writer
+What fences stale writers is in the same commit: the old spans' records go to ``delta_table.RETIRED``, where no writer
 expects them, so whoever still writes for one of them loses against this commit, or this commit against them (Delta
-refuses the second of two commits that carry the same application id), and is then decided anew. The cut's own number is
-a record too, ``weir/{changefeed}/{table id}/cut``: a request that comes late, after a newer cut, finds it and is
-refused.
+refuses the second of two commits that carry the same application id), and is then decided again. The cut's own number
+is a record too, ``weir/{changefeed}/{table id}/cut``: a stale request, after a newer cut, finds it and is refused.
 """
 
 from deltalake import DeltaTable

@@ -22,7 +22,7 @@ from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.place import TablePlace
 
-#: rows of a table that is written anew, in one file
+#: rows of a table that is rewritten, in one file
 _FILE_BYTES = 128 << 20
 
 

@@ -4,7 +4,7 @@ What a change costs:
 
 - A new column whose old rows hold NULL is a commit without data.
 - Everything else that touches what is stored - a column dropped, renamed or of another type, a new one with a value in
-  old rows - writes the table anew, in new files under the new schema, in one commit. delta-rs can neither map column
+  old rows - rewrites the table, in new files under the new schema, in one commit. delta-rs can neither map column
   names nor widen types in place; and data of a dropped column must not come back with a later one of its name. Readers
   see the table's old version until then, and can go back to it as long as its files are kept.
 - A table that goes stays where it is, marked in its description; one that comes to its place later takes it over, with
@@ -83,7 +83,7 @@ def dropped_ts(table: DeltaTable) -> Ts | None:
 
 
 def take_over(place: TablePlace, writer: Writer, change: SchemaChange, description: str) -> None:
-    """Begin anew, without rows, where a table was that is gone."""
+    """Begin again, without rows, where a table was that is gone."""
     assert change.after is not None
     record, columns = change.after, _stored_columns(change, writer)
 

@@ -1,6 +1,6 @@
 """Delta commit: makes data files visible with the record of their spans, in one step (see ``place`` for the record).
 
-A commit that loses against another one is decided anew from what the table then records: written already, someone
+A commit that loses against another one is decided again from what the table then records: written already, someone
 else's, or still ours to do.
 """
 

@@ -1,7 +1,7 @@
 """Deletion vectors of Delta: which rows of a data file are gone, as a roaring bitmap in the table's log itself.
 
-Only vectors that stand in the log ("inline") are written: those in files of their own are removed by delta-rs's vacuum
-while they are in use (seen with 1.6.6). They stay small, since files are written anew in time (``delta_upsert``).
+Only vectors that are in the log ("inline") are written: those in files of their own are removed by delta-rs's vacuum
+while they are in use (seen with 1.6.6). They stay small, since files are rewritten in time (``upsert.by_vectors``).
 The form is that of Delta's protocol: a magic number, then 64-bit roaring bitmaps in their portable form, in base 85.
 """
 

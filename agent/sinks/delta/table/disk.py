@@ -3,7 +3,7 @@
 A machine that loses its power keeps what was synced: a file's bytes by the file, its name by the directory. So our own
 commits sync data file, directory, the log's file and the log's directory, in this order: a commit that is there names
 nothing that is not. delta-rs syncs nothing (seen with 1.6.6); what it commits is synced as soon as it is there. Only if
-the power fails in the milliseconds between may its commit be torn, and then the table has to be loaded anew.
+the power fails in the milliseconds between may its commit be torn, and then the table has to be loaded again.
 
 An fsync of a directory took 0.05 ms where this was measured, that of a commit's file 0.08 ms.
 """

@@ -40,7 +40,7 @@ _FEATURES = frozenset({"appendOnly", "deletionVectors", "invariants", "timestamp
 _VECTORS = "deletionVectors"
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.(.*)parquet$")
 _KNOWN_MAX = 64
-#: read anew after so long: a log's old commits go after a day at the soonest
+#: read again after so long: a log's old commits go after a day at the soonest
 _KNOWN_S = 600.0
 _CHECKPOINT_EVERY = 50
 
@@ -103,7 +103,7 @@ class TableLog:
 
     @property
     def takes_vectors(self) -> bool:
-        """Rows may be taken out of its files without writing them anew."""
+        """Rows may be taken out of its files without rewriting them."""
         configuration = self._metadata["configuration"]
         is_wanted = configuration.get("delta.enableDeletionVectors") == "true"
         return is_wanted and _VECTORS in (self._protocol.get("writerFeatures") or ())

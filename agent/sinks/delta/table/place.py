@@ -1,7 +1,7 @@
 """Delta table place: opens tables, checks whose they are, and reads what they record. Nothing else opens one.
 
-The owner stands in the table's description (Delta has no room for foreign properties when a table is made from existing
-files): the changefeed and the mode it is written in. Each span's position is an application transaction,
+The owner is named in the table's description (Delta has no room for foreign properties when a table is made from
+existing files): the changefeed and the mode it is written in. Each span's position is an application transaction,
 ``weir/{changefeed}/{span}`` with the Ts as its version, which Delta commits with the data in one step.
 """
 

@@ -4,7 +4,7 @@ Tables of less than a mebibyte are written in the same way, but without vectors.
 The rows of the changed keys are looked for in the key columns of the table's files, which are kept in memory (a data
 file never changes). Their places go into the files' vectors and the new rows into a file of their own, in one commit
 with the record. What that leaves behind is cleared up on the way, in the same commit: many small files become one, and
-a file that has lost much is written anew.
+a file that has lost much is rewritten.
 
 Other columns than the table's are for the MERGE of ``delta_merge``, which knows vectors too.
 """
@@ -45,7 +45,7 @@ from agent.sinks.delta.upsert.stored import ReplacedRows
 _SMALL_BYTES = 1 << 20
 #: more small files than these become one
 _SMALL_MAX = 24
-#: a file is written anew when more of its rows are gone: this share of them, or this many, as its vector grows
+#: a file is rewritten when more of its rows are gone: this share of them, or this many, as its vector grows
 _GONE_SHARE = 0.25
 _GONE_MAX = 1 << 16
 _KEYS_BYTES_MAX = 48 << 20
@@ -80,14 +80,14 @@ class _Thinned:
 
     @property
     def is_worn(self) -> bool:
-        """Small ones go on until there are many."""
+        """Small ones stay until there are many."""
         gone = len(self.before) + len(self.taken)
         return not self.is_small and gone > min(self.rows * _GONE_SHARE, _GONE_MAX)
 
 
 def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
     """Whether the table's columns and files are as we write them, and its files can be left as they are, or are as soon
-    written anew."""
+    rewritten."""
     is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
     if not (log.takes_vectors or is_small or is_new(net, task)) or net.is_truncated:
         return False
@@ -200,7 +200,7 @@ class _Changed:
     actions: list[Action]
 
     def leave_rest(self, log: TableLog, place: TablePlace, task: FlushTask, item: _Thinned) -> None:
-        """A touched file goes, or stays with fewer rows, or is written anew."""
+        """A touched file goes, or stays with fewer rows, or is rewritten."""
         self.actions.append(item.file.remove())
         if item.is_empty:
             return

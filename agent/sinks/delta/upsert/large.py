@@ -8,7 +8,7 @@ file of the table, however large the transaction is, and whatever it does.
 
 What its updates left out is laid down by part too, when the files are gone through, and then the rows go to files.
 
-Left to be merged as a whole are rows whose key changes while a value is left out, which may stand in another part; and
+Left to be merged as a whole are rows whose key changes while a value is left out, which may be in another part; and
 anything but new rows (also behind a TRUNCATE) where the table's log is delta-rs's to read (``delta_log``).
 """
 
@@ -60,7 +60,7 @@ def write(
 ) -> FlushResult | list[Changes]:
     """The changes themselves where they are not for us: they are no more than usual, or have to be merged as a whole.
 
-    :raises SinkFencedError: the table does not stand at ``task.from_ts``.
+    :raises SinkFencedError: the table is not at ``task.from_ts``.
     :raises SinkConflictError: others committed first, again and again.
     """
     rest = iter(changes)

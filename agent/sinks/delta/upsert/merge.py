@@ -6,7 +6,7 @@ set of net changes goes in under one record.
 
 Two cases need no search. After a TRUNCATE nothing of the span is there to be found (what of the table is other spans'
 is kept: ``delta_truncate``). And where every key of the range begins with an INSERT, the source itself vouches (its key
-is unique, and the sink stands exactly where the range begins) that the table has none of them: they are appended. This
+is unique, and the sink is exactly where the range begins) that the table has none of them: they are appended. This
 holds from ``TableRecord.consistent_ts`` on; before it, and whenever a changefeed is rewound, the range may replay what
 the sink has, so it is merged. So it is where a filter has left rows that the source has no longer.
 """
@@ -36,7 +36,7 @@ _GONE = "gone"
 def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
     """Bring the table from ``task.from_ts`` to ``task.to_ts``.
 
-    :raises SinkFencedError: it does not stand at ``from_ts``.
+    :raises SinkFencedError: it is not at ``from_ts``.
     :raises SinkConflictError: others committed first, again and again.
     :raises LeftOutValueError: an update left out what the table does not have.
     """

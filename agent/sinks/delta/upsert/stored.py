@@ -127,8 +127,8 @@ def match(wanted: pa.Table, keys: pa.Table) -> Positions:
 
 
 def refuse_lost(net: NetChanges, task: FlushTask) -> None:
-    """:raises LeftOutValueError: an update left values out that the table cannot have, or that cannot be told from
-    those of another row: while a snapshot was read in several goes, a key may have been two rows'."""
+    """:raises LeftOutValueError: an update left values out that the table cannot have, or that cannot be distinguished
+    from those of another row: while a snapshot was read in several goes, a key may have been two rows'."""
     if net.lost is not None:
         refuse_missing(net.upserts, net.kept, net.lost, task.table)
     if net.needed is not None and net.origin is not None and task.from_ts < task.table.consistent_ts:

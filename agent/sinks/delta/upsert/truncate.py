@@ -2,7 +2,7 @@
 
 Each span truncates for itself, at its own pace, as with every other change: so no span waits for another, and none
 sees rows of the others that are newer or older. The price is that the table is read through, and what the other spans
-hold is written anew, once for each span; a TRUNCATE is rare, and soon there is less to write.
+hold is rewritten, once for each span; a TRUNCATE is rare, and soon there is less to write.
 """
 
 from collections.abc import Iterator, Sequence

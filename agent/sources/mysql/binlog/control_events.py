@@ -1,7 +1,7 @@
 """Control events: handles what the kernels leave to Python (statements, table maps, rotations, XA, refusals).
 
 Between two calls the state is as the kernels left it: here transactions are opened, closed or dropped in it, and table
-maps declared. Where other events are to be read next (those of a compressed transaction) the stream is told.
+maps declared. Where other events are to be read next (those of a compressed transaction) the stream is notified.
 
 *Distributed transactions* (XA) have their rows where they are prepared, and these count where they are committed, if
 they ever are (``prepared``). So they are dropped at first, and come back with the XA COMMIT: from memory, or by reading
@@ -94,7 +94,7 @@ class RareEvents:
     def handle(self, arena: Arena) -> Reader | None:
         """Deal with the event that ``split`` stopped at. Returned is what has to be read before what comes behind it.
 
-        :raises SourceError: it means that reading cannot go on.
+        :raises SourceError: it means that reading cannot continue.
         """
         state = self._state
         at, end, kind = (int(state[cell]) for cell in (txn.RARE_POS, txn.RARE_END, txn.RARE_TYPE))
@@ -216,7 +216,7 @@ class RareEvents:
         name = self._folded(statements.truncated_table(statement, database))
         if name is None or not self._declarations.is_wanted(*name):
             return name is not None
-        # a table that was renamed goes on under the id of its first name, which only they know who know the table
+        # a table that was renamed continues under the id of its first name, which only they know who know the table
         schema = self._known(*name)
         slot = self._declarations.newest_slot(schema.table_id if schema else table_id(*name))
         if slot == ABSENT:

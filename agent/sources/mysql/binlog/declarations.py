@@ -4,8 +4,8 @@ Pure. A table map declares one version of one table under a number that lasts un
 version gets a *slot*, a small number that the kernels group by. A slot's schema never changes, and a table that gets a
 new version gets a new slot, so that all its events of one slot are one batch.
 
-A server that opens and closes tables all the time gives out ever new numbers for the same versions: they are told by
-their bytes, and numbers that no open transaction uses are forgotten when there are too many.
+A server that opens and closes tables all the time gives out ever new numbers for the same versions: they are recognised
+by their bytes, and numbers that no open transaction uses are forgotten when there are too many.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Dropping: removes rows of the open transaction from the arena, or keeps them from being taken in.
 
 - A transaction that the server rolled back, or only back to a savepoint, can be in the binlog when it changed temporary
-  tables too, or some without transactions. Where some of its rows have been cut already the stream is opened anew, and
+  tables too, or some without transactions. Where some of its rows have been cut already the stream is opened again, and
   leaves them out (``rolled_back``).
 - One that is only prepared has its rows read again when it is committed. So when it fills an arena nothing is kept.
 """

@@ -22,7 +22,7 @@ _HALF = (1 << 64) - 1
 
 
 class Progress:
-    """Goes on from ``begun``; ``state`` is the kernels' own."""
+    """Continues from ``begun``; ``state`` is the kernels' own."""
 
     def __init__(self, begun: SourcePosition, state: Ints, *, is_mariadb: bool) -> None:
         self._position = begun

@@ -25,7 +25,7 @@ _REPLICAS: Final = UUID("a4b5d6b8-3d7a-4a8e-9d39-6d6c1f5d1f0e")
 def request_binlog(
     connection: Connection, position: SourcePosition, *, server_id: int, by_gtid: bool, heartbeat_s: float
 ) -> None:
-    """On return the socket stands at the first packet of the binlog, or of a refusal.
+    """On return the socket is at the first packet of the binlog, or of a refusal.
 
     :raises SourceError: the server refused what comes before.
     """

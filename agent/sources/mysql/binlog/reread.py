@@ -62,7 +62,7 @@ class Event:
 
     @property
     def bare(self) -> bytes:
-        """As it stands where there are no checksums."""
+        """As it is where there are no checksums."""
         length = struct.pack("<I", len(self.data))
         return self.data[: wire.LENGTH_AT] + length + self.data[wire.LENGTH_AT + len(length) :]
 
@@ -101,7 +101,7 @@ class Dump:
                     yield Event(kind, at, event[: len(event) - checksum])
 
     def close(self) -> None:
-        """At once: a dump that goes on sending keeps its file from being purged."""
+        """At once: a dump that continues sending keeps its file from being purged."""
         self._stream.close()
         self._connection.abort()
         self._connection.close()

@@ -225,7 +225,7 @@ def _packet_bytes(data: Bytes, filled: int, state: Ints) -> int:
         head, size = at + wire.HEADER_BYTES, 0
         if head <= filled:
             size = read_u32(data, at + wire.LENGTH_AT)
-            # a length below the header's would stand still: one that is refused comes out instead
+            # a length below the header's would never advance: one that is refused comes out instead
             size = max(size, 1)
     elif state[txn.LONG] != 0:
         size = 4 + state[txn.LONG]
@@ -242,7 +242,7 @@ def _packet_bytes(data: Bytes, filled: int, state: Ints) -> int:
 def split(
     tables: Any, data: Bytes, filled: int, state: Ints, maps: Ints, bodies: Bytes, gtids: Ints, rows: Ints
 ) -> int:
-    """Go on at ``state[txn.POS]`` until the bytes end or something rare comes.
+    """Continue at ``state[txn.POS]`` until the bytes end or a control event comes.
 
     ``rows`` has one line per event: offset, length, slot, commit Ts, ordinal, commit time. Returns what it stopped for;
     after ``RARE`` the caller deals with the event and calls again.

@@ -158,7 +158,7 @@ class BinlogStream:
         return int(self._state[txn.TXNS])
 
     def position(self) -> SourcePosition:
-        """Where to go on behind what has been resolved."""
+        """Where to continue behind what has been resolved."""
         return self._progress.position()
 
     def read(self, *, timeout_s: float) -> bool:
@@ -181,7 +181,7 @@ class BinlogStream:
         return True
 
     def cut(self, successor: Arena) -> LogChunk:
-        """Give away everything up to the last finished transaction and go on in ``successor``.
+        """Give away everything up to the last finished transaction and continue in ``successor``.
 
         When the arena is full of one open transaction, a part of that is given away. A cut for a definition's sake may
         have no rows.
@@ -210,7 +210,7 @@ class BinlogStream:
         return LogChunk(None, 0, [], ts, ts, ts, self._resolved_time, is_complete=True, position=position)
 
     def report(self, durable: Ts, *, ask_reply: bool) -> None:
-        """Nothing: the server keeps its binlog for as long as it is told to, and not for us."""
+        """Nothing: the server keeps its binlog for as long as its settings say, and not for us."""
 
     @property
     def _has_ddl(self) -> bool:
@@ -308,7 +308,7 @@ class BinlogStream:
         return self._rare.out_of_order() if outcome == txn.OUT_OF_ORDER else self._rare.malformed()
 
     def _go_inside(self, inside: Reader) -> None:
-        """Take the event that stands for others out of the arena, with what lies behind it, and read on in those."""
+        """Take the event that contains others out of the arena, with what lies behind it, and read on in those."""
         arena, state = self._arena, self._state
         assert self._inside is None or state[txn.POS] == arena.filled, "only the last event inside leads elsewhere"
         self._inside = inside

@@ -79,7 +79,8 @@ def begin(length: int, time_us: int, state: Ints) -> int:
     commit_ts = (state[FILE] << 32) + state[POSITION] - length
     skipping = commit_ts <= state[SKIP_UNTIL]
     if state[IN_TXN] != CLOSED or (not skipping and commit_ts <= state[RESOLVED]):
-        # we have told everybody that nothing more comes at or below RESOLVED: going on would lose this transaction
+        # we have promised everybody that nothing more comes at or below RESOLVED: continuing would lose this
+        # transaction
         return OUT_OF_ORDER
     state[IN_TXN] = GROUP
     state[COMMIT_TS] = commit_ts

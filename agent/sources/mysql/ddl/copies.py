@@ -130,7 +130,7 @@ class Copies:
 
 
 def by_name(before: TableSchema, after: TableSchema, told: Columns = NOTHING) -> Columns:
-    """Columns of one name are the same, unless told otherwise."""
+    """Columns of one name are the same, unless set otherwise."""
     columns, names = shadows.limited(told, after), {column.name for column in before.columns}
     known = names - set(columns.renames.values()) | set(columns.renames)
     added = [column.name for column in after.columns if column.name not in known or column.name in columns.added]

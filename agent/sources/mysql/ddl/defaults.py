@@ -1,6 +1,6 @@
 """Column defaults: what existing rows hold in a new column, where that is one value for all of them. Pure.
 
-Values are told in text as SQL spells them, bytes in hex, moments of a ``timestamp`` in UTC; ``fills`` makes values
+Values are given in text as SQL spells them, bytes in hex, moments of a ``timestamp`` in UTC; ``fills`` makes values
 of them.
 """
 

@@ -17,7 +17,7 @@ Name = tuple[str, str]
 
 _SHADOW: Final = re.compile(r"^_(.+)_(?:gho|ghc|del|new|old)$")
 _COPY: Final = re.compile(r"_(?:gho|new)$")
-#: when gh-ost put the table away, if it is told to say so
+#: when gh-ost put the table away, if it is set to say so
 _MOMENT: Final = re.compile(r"_\d{14}$")
 
 

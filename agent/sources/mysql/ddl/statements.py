@@ -1,7 +1,7 @@
 """Statement kinds: tell by its first words what a statement in the binlog means to us.
 
 Pure. With row format only definitions of tables should come as statements. A change of rows that comes as a statement
-is a change that nobody can read: it is told apart here and refused by the stream. What a definition *does* is
+is a change that nobody can read: it is recognised here and refused by the stream. What a definition *does* is
 ``agent.sources.mysql.ddl.parser.parse``'s business.
 """
 
@@ -17,7 +17,7 @@ _WORDS_MAX: Final = 6
 
 _DEFINING: Final = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"})
 _WRITING: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
-#: words that may stand between CREATE and what is created
+#: words that may come between CREATE and what is created
 _FILLING: Final = frozenset({"OR", "REPLACE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE", "IGNORE"})
 #: only these have to do with rows; views, routines, users and the like do not
 _CONCERNED: Final = frozenset({"TABLE", "TABLES", "INDEX", "DATABASE", "SCHEMA"})

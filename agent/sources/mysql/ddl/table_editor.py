@@ -1,6 +1,6 @@
 """The parts of one ALTER TABLE, or of a CREATE TABLE, taken one after the other: what the columns come to. Pure.
 
-What rows that were there hold in a new column is its constant default, the implicit one of a NOT NULL column, or NULL;
+What existing rows hold in a new column is its constant default, the implicit one of a NOT NULL column, or NULL;
 a default that is not one value for all rows is *untold*.
 """
 
@@ -48,7 +48,7 @@ class _Item:
 
 
 class TableEditor:
-    """Starts from ``schema``. ``untold``: new columns whose values in rows that were there nobody can tell;
+    """Starts from ``schema``. ``untold``: new columns whose values in existing rows nobody can tell;
     ``asks_key``: the statement does not tell which key is left.
 
     All parts of one statement speak of the columns as they were before it, so that two may swap their names; only
@@ -249,7 +249,7 @@ class TableEditor:
         return _compressed(column) if definition.is_compressed else column
 
     def _place(self, item: _Item, place: str | None, *, at: int | None = None) -> bool:
-        """Whether it stands where it should."""
+        """Whether it is where it should be."""
         is_placed = True
         if place == FIRST:
             at = 0

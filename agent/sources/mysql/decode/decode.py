@@ -1,7 +1,7 @@
 """Row events of one table, as the server wrote them, into Arrow columns.
 
-``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and gives ``agent.ports.Changes``: two
-passes over the bytes, no Python object per row. The first pass (``locate``) finds every value, the second fills the
+``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and gives ``agent.rows.changes.Changes``:
+two passes over the bytes, no Python object per row. The first pass (``locate``) finds every value, the second fills the
 columns' builders, block after block. What is rare is made plain before (``rewrite``): compressed events, partial JSON.
 
 What it promises to sinks: the after image of an insert is complete, that of an update except where ``unchanged`` says

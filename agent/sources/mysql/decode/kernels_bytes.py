@@ -32,7 +32,7 @@ def value_length(data: Any, at: int, prefix: int, fixed: int) -> int:
 
 @kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, OFFSETS, types.int64, _OUT))
 def copy_values(data: Any, positions: Any, prefix: int, skip: int, offsets: Any, first: int, out: Any) -> int:
-    """Values whose first ``skip`` bytes are left out. ``offsets[first]`` is where ``out`` goes on.
+    """Values whose first ``skip`` bytes are left out. ``offsets[first]`` is where ``out`` continues.
 
     Bad is a value shorter than ``skip``.
     """

@@ -20,7 +20,7 @@ from agent.sources.mysql.decode.wire import PAIR, read_u24, read_u32, read_u64
 
 #: kinds for ``decode_packed``
 DATE, DATETIME, DATETIME_OLD, TIMESTAMP, TIMESTAMP_OLD = 0, 1, 2, 3, 4
-#: stands for NULL among packed values and times
+#: means NULL among packed values and times
 NONE: Final = -(2**63)
 
 _MICROS = 1_000_000

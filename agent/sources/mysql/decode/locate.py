@@ -48,7 +48,7 @@ _FIXED_BYTES = 8
 #: the largest number that a length-encoded integer holds in one byte
 _ONE_BYTE_LENGTH = 250
 
-#: where ``locate_rows`` goes on: event, offset in it (0: at its beginning), row in it
+#: where ``locate_rows`` continues: event, offset in it (0: at its beginning), row in it
 CURSOR_CELLS: Final = 3
 
 INTS: Final = types.int64[::1]
@@ -99,7 +99,7 @@ def _open_event(data: Any, at: int, end: int, columns: int, head: Any) -> int:
 
 @kernel(types.int64(DATA, types.int64, types.int64))
 def _length_at(data: Any, at: int, width: int) -> int:
-    """The length of ``-width`` bytes that stands at ``at``."""
+    """The length of ``-width`` bytes that is at ``at``."""
     if width == -1:
         return data[at]  # type: ignore[no-any-return]
     if width == -2:

@@ -1,10 +1,10 @@
 """The number by which a MySQL table is known in the log, in etcd and at the sink.
 
-The server has none that lasts: the id in a table map is given anew whenever the table is opened. So it is made of the
+The server has none that lasts: the id in a table map is new whenever the table is opened. So it is made of the
 name, and every capture makes the same without asking anybody. 63 bits: two of 10,000 tables share one with a chance of
 one in 10^11, which whoever collects tables checks all the same (``check_distinct``).
 
-A table that is renamed goes on under the id of the name it had first, which its ``TableRecord`` keeps.
+A table that is renamed continues under the id of the name it had first, which its ``TableRecord`` keeps.
 """
 
 from collections.abc import Iterable

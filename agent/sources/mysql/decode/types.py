@@ -1,8 +1,8 @@
 """MySQL's and MariaDB's types: how a column's values lie in a row event, and the Arrow type it becomes (the table is
 ``docs/types.md``).
 
-A ``Column`` holds the binlog's field type, with enum and set told apart from char and the old spellings of varchar and
-date replaced (``FieldType``), and as ``modifier``:
+A ``Column`` holds the binlog's field type, with enum and set distinguished from char and the old spellings of varchar
+and date replaced (``FieldType``), and as ``modifier``:
 
 - decimal: ``precision << 8 | scale``; bit: its number of bits
 - char, varchar: the longest value in bytes; enum, set: the bytes of a value (1, 2; up to 8)

@@ -3,7 +3,7 @@
 - An enum or set whose members nobody names is its number.
 - Text in a character set that nobody names is its bytes.
 - An insert that leaves columns out has those that are there.
-- What an update changed inside a document that is not in the log is told as a list of changes.
+- What an update changed inside a document that is not in the log is shown as a list of changes.
 """
 
 from dataclasses import replace

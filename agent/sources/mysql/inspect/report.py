@@ -1,6 +1,6 @@
 """Binlog report: describes a binlog file event by event, with row changes decoded, for ``log inspect``.
 
-Whatever an event holds, the next one is told: one that cannot be read comes with its ``problem``. What people want to
+Whatever an event holds, the next one is shown: one that cannot be read comes with its ``problem``. What people want to
 see and a sink must not have is shown all the same: numbers of enums whose members nobody names, text in a character
 set that nobody names, inserts of which the log has a part.
 """

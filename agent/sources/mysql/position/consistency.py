@@ -13,7 +13,7 @@ engine afterwards, and between the two a replica may be waited for. Who takes th
 loses a transaction that is just in between: it is before the place, so it is not replayed, and a snapshot opened now
 does not show it.
 
-MariaDB knows the right place by itself: a transaction begun WITH CONSISTENT SNAPSHOT is told exactly which commits it
+MariaDB knows the right place by itself: a transaction begun WITH CONSISTENT SNAPSHOT is given exactly which commits it
 sees, without a lock and without a privilege. Two sessions that open one after the other see different states if there
 was a commit between them; so they are opened again until they agree, and on a busy server under ``BACKUP STAGE
 BLOCK_COMMIT``, which holds up commits and nothing else, for as long as opening takes. Without the privilege for that
@@ -68,7 +68,8 @@ Table = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in the server's binlog between two transactions, and the GTIDs before it where the server told."""
+    """A place in the server's binlog between two transactions, and the GTIDs before it where the server reported
+    them."""
 
     binlog: BinlogPosition
     gtid: str = ""
@@ -174,7 +175,7 @@ def _gtid_from_events(connection: Connection, binlog: BinlogPosition) -> str | N
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Sessions that all see the state at ``place``, and go on doing so until they are closed."""
+    """Sessions that all see the state at ``place``, and continue doing so until they are closed."""
 
     place: Place
     connections: tuple[Connection, ...]

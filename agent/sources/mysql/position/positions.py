@@ -3,10 +3,10 @@
     server epoch (7 bits) | file number (24) | position of the GTID event (32)
 
 A Ts orders commits as the server did, is known from a transaction's first event, and grows over any number of files.
-The *epoch* grows when the source goes on at another server by GTID: positions of two servers cannot be compared.
+The *epoch* grows when the source continues at another server by GTID: positions of two servers cannot be compared.
 ``ts - 1`` of the place where the next transaction may begin is resolved: everything at or below it has been read.
 
-``SourcePosition`` is the same place with all that is needed to go on there: it travels beside the Ts as opaque text.
+``SourcePosition`` is the same place with all that is needed to continue there: it travels beside the Ts as opaque text.
 """
 
 import json
@@ -97,7 +97,7 @@ class SourcePosition:
 
     @property
     def binlog(self) -> BinlogPosition:
-        """Where to go on. A position that fills its 32 bits is the end of an overlong file: the next one follows."""
+        """Where to continue. A position that fills its 32 bits is the end of an overlong file: the next one follows."""
         return self.place(self.ts)
 
     def place(self, ts: Ts) -> BinlogPosition:

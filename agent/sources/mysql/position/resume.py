@@ -33,7 +33,7 @@ from reactor.ids import Ts
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How to go on: where, and whether the server has to find the place by GTID."""
+    """How to continue: where, and whether the server has to find the place by GTID."""
 
     position: SourcePosition
     by_gtid: bool
@@ -60,9 +60,9 @@ def position_at(connection: Connection, ts: Ts) -> SourcePosition:
 
 
 def epoch_of(connection: Connection, log: str) -> int:
-    """Of positions in this server's binlog, to a changefeed whose log stands at ``log``; the first one without a log.
+    """Of positions in this server's binlog, to a changefeed whose log is at ``log``; the first one without a log.
 
-    :raises SourceUnreachableError: the log has not gone on at this server yet.
+    :raises SourceUnreachableError: the log has not continued at this server yet.
     """
     if not log:
         return 0
@@ -75,7 +75,7 @@ def epoch_of(connection: Connection, log: str) -> int:
 
 
 def resume(connection: Connection, position: SourcePosition) -> Resumption:
-    """How to go on at ``position``.
+    """How to continue at ``position``.
 
     :raises PositionLostError: this server cannot; ``SnapshotLostByGCError`` where it could have.
     :raises SourceUnreachableError: not yet.

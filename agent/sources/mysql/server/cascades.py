@@ -1,7 +1,7 @@
 """Cascades: find the tables that a server changes through foreign keys without an event in its binlog.
 
 InnoDB carries out ON DELETE CASCADE and its like below the log, on MariaDB and on MySQL before 9.6; a replica has the
-same foreign keys and does the same, and a sink has not. Newer MySQLs carry them out above it, unless told otherwise.
+same foreign keys and does the same, and a sink has not. Newer MySQLs carry them out above it, unless set otherwise.
 """
 
 import re

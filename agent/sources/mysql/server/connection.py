@@ -79,7 +79,7 @@ class Connection:
             self._core._read_packet()
 
     def send_command(self, code: int, payload: bytes) -> None:
-        """Send a command; on return the socket stands at the first packet of its answer."""
+        """Send a command; on return the socket is at the first packet of its answer."""
         with self._translated():
             self._core._execute_command(code, payload)
 
@@ -129,7 +129,7 @@ class _Translation:
 
 
 class _OnlyEncrypted:
-    """PyMySQL's door for passwords in clear: shut where the line is not encrypted."""
+    """PyMySQL's hook for passwords in clear: refused where the line is not encrypted."""
 
     def __init__(self, core: pymysql.connections.Connection) -> None:
         self._core = core
@@ -241,7 +241,7 @@ def _open_unix_socket(target: Target) -> socket.socket:
 
 
 def _tls_options(target: Target) -> dict[str, Any]:
-    """In PyMySQL's terms: told nothing it encrypts where the server can."""
+    """In PyMySQL's terms: without settings it encrypts where the server can."""
     if target.ssl_mode is SslMode.DISABLED or target.socket:
         return {"ssl_disabled": True}
     if target.ssl_mode is SslMode.PREFERRED:

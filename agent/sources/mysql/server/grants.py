@@ -25,7 +25,7 @@ def account_of(connection: Connection) -> str:
 
 
 def check_may_monitor(connection: Connection) -> None:
-    """:raises SourceAuthError: it may not ask where the binlog stands."""
+    """:raises SourceAuthError: it may not ask where the binlog is."""
     _try(
         connection,
         partial(connection.query, "SHOW BINARY LOGS"),
@@ -53,7 +53,7 @@ def check_may_read(connection: Connection, tables: Sequence[tuple[str, str]]) ->
 
 
 def check_may_lock(connection: Connection, tables: Sequence[tuple[str, str]]) -> None:
-    """MySQL: without a lock nobody knows where in the binlog a snapshot stands (see ``consistency``).
+    """MySQL: without a lock nobody knows where in the binlog a snapshot is (see ``consistency``).
 
     :raises SourceAuthError: it may lock neither the server nor the tables.
     """

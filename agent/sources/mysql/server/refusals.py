@@ -1,6 +1,6 @@
 """Refusals of MySQL and MariaDB: turn an error number into one of ``agent.errors``, cause and cure in one line.
 
-Pure. The number decides; the server's own message is looked at only where one number stands for several causes: 1236
+Pure. The number decides; the server's own message is looked at only where one number means several causes: 1236
 is whatever can go wrong while a binlog is sent.
 """
 

@@ -17,7 +17,7 @@ the log alone brings it.
 All rows are then read at one place, by sessions that were opened there (``consistency.open_readers``); they are this
 capture's and cannot be shared, so its own threads read.
 
-A run that is lost goes on at the place of a new view, L2, as long as the server still has the binlog from L1 on:
+A run that is lost continues at the place of a new view, L2, as long as the server still has the binlog from L1 on:
 
 - a table that is complete stays as it is;
 - a table that is upserted by a key, with full images, keeps its finished chunks: the same argument holds, also if it
@@ -61,7 +61,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """What one Spark task is told. ``ts`` goes into rows that carry their commit's position (changelog)."""
+    """What one Spark task is given. ``ts`` goes into rows that carry their commit's position (changelog)."""
 
     source: Target
     schema: TableSchema
@@ -152,7 +152,7 @@ class MysqlDumper:
     def _position(
         self, connection: Connection, known: Plan | None, place: Place, prepared: Collection[str]
     ) -> SourcePosition:
-        """The place in the epoch of the plan that goes on, else in the first one."""
+        """The place in the epoch of the plan that continues, else in the first one."""
         first = first_epoch(read_identity(connection).system_id, place.binlog, place.gtid)
         if known is not None:
             return replace(first, epochs=SourcePosition.from_json(known.position).epochs)

@@ -1,6 +1,6 @@
 """Dump plan of MySQL: every table's chunks under one view of the source, and what of an earlier plan continues.
 
-The rules of going on, and why they are right, stand in ``dump``.
+The rules for continuing, and why they are right, are in ``dump``.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Implicit default: what a NOT NULL column without a default holds in rows that were there. Pure."""
+"""Implicit default: what a NOT NULL column without a default holds in existing rows. Pure."""
 
 from typing import Final
 

@@ -1,6 +1,6 @@
 """Session values: what the binlog says of a statement's session (time, time zone, SQL mode). Pure.
 
-Rows that were there when a column is added hold what its default was to that session: the moment of the statement for
+Rows that existed when a column is added hold what its default was to that session: the moment of the statement for
 ``CURRENT_TIMESTAMP``, a moment of its time zone for a text. The server notes only what mattered to the statement.
 """
 
@@ -63,7 +63,7 @@ class Session:
             return None
 
 
-#: nobody has told
+#: nobody has said
 UNKNOWN: Final = Session()
 
 

@@ -55,7 +55,7 @@ def build(
 ) -> pa.Array:
     """The column's Arrow array. ``positions`` may be changed: it is this call's to use up.
 
-    ``texts`` and ``binaries`` say how many values came in which form. ``is_key``: rows are told apart by them.
+    ``texts`` and ``binaries`` say how many values came in which form. ``is_key``: rows are distinguished by them.
 
     :raises BadValueError: a value that is not of the column's type, or one in a binary form that Weir does not read.
     :raises BentKeyError: a key value that the column's Arrow type cannot tell from another one.

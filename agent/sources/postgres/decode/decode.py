@@ -1,7 +1,7 @@
 """Row events of one table, as the server sent them, into Arrow columns.
 
-``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and gives ``agent.ports.Changes``: two
-passes over the bytes, no Python object per row. The first pass (``locate``) finds every value, the second
+``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and gives ``agent.rows.changes.Changes``:
+two passes over the bytes, no Python object per row. The first pass (``locate``) finds every value, the second
 (``columns``) fills one column after the other.
 
 What it promises to sinks: the after image of an insert or update is complete except where ``unchanged`` says that the

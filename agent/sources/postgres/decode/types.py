@@ -42,7 +42,7 @@ class Kind(Enum):
     OTHER = auto()
 
 
-#: ``anyenum``: stands for every enum type in a resolved schema.
+#: ``anyenum``: means every enum type in a resolved schema.
 ENUM_OID: Final = 3500
 NUMERIC_OID: Final = 1700
 #: Arrow's widest exact decimal is decimal128

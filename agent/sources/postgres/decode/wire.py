@@ -4,7 +4,7 @@ Offsets are unsigned inside the reads: numba then leaves out its
 negative-index handling and LLVM turns four byte loads into one swapped word.
 
 A *position* is the offset of a value's first byte; the four bytes before it are its length. ``NULL`` and
-``UNCHANGED`` stand for values that are not there.
+``UNCHANGED`` mean values that are not there.
 """
 
 from datetime import UTC, datetime

@@ -60,7 +60,7 @@ class Newcomers:
         return not self._has_rows(relation, "true")  # nobody could write it while it was attached
 
     def has_old_rows(self, relation: Relation) -> bool:
-        """Rows that were there at the last proof, as they were."""
+        """Rows that existed at the last proof, as they were."""
         return self._has_rows(relation, f"age(xmin) > {self.now.ahead - self.before.horizon}", otherwise=False)
 
     def is_settled(self, table_id: int) -> bool:

@@ -16,7 +16,7 @@ RowKey = str
 @dataclass(frozen=True, slots=True)
 class Proof:
     """``digest``: of all rows that count (see ``digest``). ``horizon``: every transaction below it had ended when the
-    catalog was read. ``recent``: rows that were there, of other transactions. ``since``: of rows that publish tables
+    catalog was read. ``recent``: existing rows, of other transactions. ``since``: of rows that publish tables
     which are yet to come, the first transaction that had not begun when they were first seen. ``terms``: row filter and
     columns of the tables that have such. ``leaves``: of each partitioned table that is sent as one its partitions and
     their files. ``held``: tables that are lost already. ``clean``: tables without rows that are published from here on.

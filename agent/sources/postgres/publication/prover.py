@@ -1,9 +1,9 @@
 """Publication proof: reads the catalog before the head passes, so that nothing is passed that was not sent.
 
 That the tables are published now says nothing of the log that was read. So the head moves to a position only after a
-reading of the catalog that began when the server's log was there already: it has to find every row that publishes a
+reading of the catalog that began when the server's log had reached it: it has to find every row that publishes a
 table as the last reading found it (``losses``). What a table lost in between it has lost somewhere behind the last
-position, and is held from there on; everybody else goes on. The proof travels with the head, so a gap in which nobody
+position, and is held from there on; everybody else continues. The proof travels with the head, so a gap in which nobody
 read, however long, is judged in the same way.
 
 The question is one digest over a connection that is kept; only where it differs the rows themselves are read.
@@ -147,7 +147,7 @@ class Prover:
             )
 
     def _judge_types(self, connection: Connection, altered: Mapping[int, int], found: Findings) -> None:
-        """Rows that were there say something else since a type was altered, and the log does not tell."""
+        """Rows that existed say something else since a type was altered, and the log does not tell."""
         names = type_facts.names(connection, set(altered.values())) if altered else {}
         for table, kind in altered.items():
             if table in found.old and table not in found.held:

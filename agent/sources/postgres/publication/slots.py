@@ -155,7 +155,7 @@ def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
 
 
 def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> None:
-    """Whether the slot can go on exactly where the log stands.
+    """Whether the slot can continue exactly where the log is.
 
     :raises SnapshotLostByGCError: the server has invalidated it.
     :raises PositionLostError: it is gone, or past that place.
@@ -208,8 +208,9 @@ def evict_reader(connection: Connection, slot: str) -> None:
     """End whoever streams from the slot, and wait until it has ended.
 
     For the one who has taken the log over: a reader that sleeps or was cut off holds the slot until the server notices,
-    which takes ``wal_sender_timeout`` (60 s), and could not add to the log any more. The server's process is told again
-    and again, since one whose client takes nothing any more hangs in telling it why it ends, until the second time.
+    which takes ``wal_sender_timeout`` (60 s), and could not add to the log any more. The server's process is asked
+    again and again, since one whose client takes nothing any more hangs in telling it why it ends, until the second
+    time.
     """
     for _ in range(_EVICTIONS_MAX):
         status = slot_status(connection, slot)

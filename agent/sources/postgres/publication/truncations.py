@@ -10,7 +10,7 @@ _WAIT_S: Final = 10.0
 
 
 class Truncations:
-    """Told by the stream's thread, asked by another."""
+    """Written by the stream's thread, asked by another."""
 
     def __init__(self) -> None:
         self._last: dict[int, Ts] = {}

@@ -1,8 +1,8 @@
 """Dates and times of PostgreSQL as they become others when their column gets another type, by the server's own rules.
 
-Fewer digits behind the second are rounded half away from the year 2000. The ends of the types stand for infinity and
+Fewer digits behind the second are rounded half away from the year 2000. The ends of the types mean infinity and
 what else they cannot hold (``docs/types.md``), and for themselves: where that makes a difference, nobody can say which
-it is. Between a moment with a zone and one without stands the time zone of the session, which nobody can say either.
+it is. Between a moment with a zone and one without is the time zone of the session, which nobody can say either.
 """
 
 from typing import Any, Final

@@ -79,7 +79,7 @@ class Connection:
         return rows
 
     def start_copy(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> None:
-        """Send a command that answers with COPY data; on return the socket stands at its first message.
+        """Send a command that answers with COPY data; on return the socket is at its first message.
 
         :raises SourceError: the server refused it; the session remains usable.
         """

@@ -10,7 +10,7 @@ from reactor.ids import Ts
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """``flushed_ts``: the end of the server's log as it stands."""
+    """``flushed_ts``: the end of the server's log as it is."""
 
     system_id: str
     timeline: int

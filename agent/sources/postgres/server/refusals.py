@@ -1,6 +1,6 @@
 """Refusals of PostgreSQL: turn an ErrorResponse into one of ``agent.errors``, cause and cure in one line.
 
-Pure. The SQLSTATE decides; the server's own message is looked at only where one state stands for several causes.
+Pure. The SQLSTATE decides; the server's own message is looked at only where one state means several causes.
 """
 
 from agent.errors import (

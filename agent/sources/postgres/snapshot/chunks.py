@@ -1,7 +1,7 @@
 """Chunks of PostgreSQL: divide a table by arithmetic into ranges that are read side by side.
 
 - ``KEYS``: ranges of a single integer primary key, from its smallest to its largest value at planning. The upper end
-  is fixed: what is inserted above it is in the log. A later snapshot can go on with the chunks that are missing,
+  is fixed: what is inserted above it is in the log. A later snapshot can continue with the chunks that are missing,
   because a row never changes its chunk without changing its key (see ``agent.units.dump``).
 - ``BLOCKS``: ranges of physical blocks (``ctid``), for every other table and for keys that leave wide gaps, whose
   ranges would be uneven. Every row lies in exactly one block under *one* snapshot; an update moves it, so such a plan

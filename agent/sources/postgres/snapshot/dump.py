@@ -48,7 +48,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """What one Spark task is told. ``ts`` goes into rows that carry their commit's position (changelog)."""
+    """What one Spark task is given. ``ts`` goes into rows that carry their commit's position (changelog)."""
 
     source: Target
     snapshot: str
@@ -100,7 +100,7 @@ class PostgresDumper:
         return tuple(tables)
 
     def _prepare_slot(self, previous: Plan | None, epoch: int) -> bool:
-        """True when the slot stands where the plan says; any other slot of that name is a crash's, and is dropped."""
+        """True when the slot is where the plan says; any other slot of that name is a crash's, and is dropped."""
         slot = self._slot
         with connect(self._target) as connection:
             is_resumed = previous is not None and slot_position(connection, slot) == previous.start_ts + 1

@@ -1,6 +1,6 @@
 """Dump plan of PostgreSQL: schemas and chunks under one snapshot, and what of an earlier plan continues.
 
-The rules of going on, and why they are right, stand in ``agent.sources.postgres.snapshot.dump``.
+The rules for continuing, and why they are right, are in ``agent.sources.postgres.snapshot.dump``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ def plan_tables(
     done: DoneChunks,
     terms: AllTerms = ALL_COLUMNS,
 ) -> Plan:
-    """Plan all tables of the order in the connection's transaction, which stands under the snapshot of ``start_ts``.
+    """Plan all tables of the order in the connection's transaction, which runs under the snapshot of ``start_ts``.
 
     The tables to read are locked against rewrites for as long as the transaction lasts. ``previous`` is given when its
-    slot still stands.
+    slot still exists.
 
     :raises SourceError: a table is gone or was rewritten just now, or the source failed.
     """

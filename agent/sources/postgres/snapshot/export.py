@@ -73,7 +73,7 @@ def create_slot(source: str | Target, slot: str, *, is_temporary: bool = False) 
 
 
 def slot_position(connection: Connection, slot: str) -> Ts | None:
-    """The first position that the slot still sends; a slot that nobody has read from stands at its consistent point.
+    """The first position that the slot still sends; a slot that nobody has read from is at its consistent point.
 
     None when there is no such slot (or it was invalidated, and has no position any more).
     """

@@ -1,9 +1,9 @@
 """Catalog lookup: finds what the stream does not say of a changed table (column numbers, key, new columns' values).
 
-``ADD COLUMN … DEFAULT`` writes no row: what the rows that were there now hold stands in the catalog alone, until
+``ADD COLUMN … DEFAULT`` writes no row: what the existing rows now hold is in the catalog alone, until
 something rewrites the table. From then on only the default itself tells it, if that is a constant (and was not set to
 another one since) and the column may not be NULL: one that may be can have got its default later than its rows. Where
-the default is not one value for all rows (``random()``, a sequence), what they hold is told nowhere: ``untold`` has
+the default is not one value for all rows (``random()``, a sequence), what they hold is written nowhere: ``untold`` has
 those columns, and those that may be NULL, which hold their default or NULL.
 """
 
@@ -58,7 +58,7 @@ class Look:
     """A table in the catalog of today, and its name; ``is_there`` False when it is gone.
 
     ``fills``: column → what rows without a value of it hold, in text. ``untold``: perhaps not NULL in them, but
-    not told. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
+    not known. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
     """
 
     is_there: bool = False

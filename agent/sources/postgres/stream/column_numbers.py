@@ -1,10 +1,10 @@
 """Column numbers: a column keeps its number for life, so a new name under an old number is a rename. Pure.
 
-A Relation message has no numbers, but columns stand in their order. The numbers come from the catalog as it is when the
+A Relation message has no numbers, but columns come in their order. The numbers come from the catalog as it is when the
 message is read, which may be long after the change. So what is known from before counts first: a column that keeps its
 name keeps its number, unless the catalog says that a newer one has the name, or names have changed places. What the
-catalog cannot say any more (the column was renamed again, or dropped) is told by place: PostgreSQL appends new columns,
-so one in the middle is an old one under a new name.
+catalog cannot say any more (the column was renamed again, or dropped) is inferred from its place: PostgreSQL appends
+new columns, so one in the middle is an old one under a new name.
 
 What remains: a column that is dropped and added again, and looks as before when its next row comes, is taken for the
 old one.
@@ -55,7 +55,7 @@ def _is_in_order(numbers: Sequence[int]) -> bool:
 
 
 def _by_place(known: TableSchema, declared: TableSchema, at: int) -> int:
-    """The number of the column that stood there, if its name is gone."""
+    """The number of the column that was there, if its name is gone."""
     if at >= len(known.columns) or known.columns[at].name in {column.name for column in declared.columns}:
         return 0
     return known.columns[at].place

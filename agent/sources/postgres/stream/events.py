@@ -44,7 +44,7 @@ def parse_relation(body: bytes) -> TableSchema:
     for _ in range(count):
         column, at = _column(body, at)
         columns.append(column)
-    # an empty name space stands for pg_catalog
+    # an empty name space means pg_catalog
     return TableSchema(table_id, schema_name or "pg_catalog", name, tuple(columns), identity.decode())
 
 

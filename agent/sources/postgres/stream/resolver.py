@@ -37,7 +37,7 @@ class TypeResolver:
 
     @property
     def needs_text(self) -> bool:
-        """As the catalog stands, some column has no binary form that Weir reads."""
+        """As the catalog is now, some column has no binary form that Weir reads."""
         return any(not types.is_known(column) for schema in self._schemas.values() for column in schema.columns)
 
     def refresh(self) -> None:

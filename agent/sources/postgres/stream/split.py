@@ -70,7 +70,8 @@ def _begin(data: Bytes, body: int, state: Ints) -> int:
     commit_ts = read_i64(data, body + 1)
     skipping = commit_ts <= state[SKIP_UNTIL]
     if not skipping and commit_ts <= state[RESOLVED]:
-        # we have told everybody that nothing more comes at or below RESOLVED: going on would lose this transaction
+        # we have promised everybody that nothing more comes at or below RESOLVED: continuing would lose this
+        # transaction
         return OUT_OF_ORDER
     state[IN_TXN] = 1
     state[COMMIT_TS] = commit_ts
@@ -121,7 +122,7 @@ def _row(data: Bytes, body: int, end: int, state: Ints, keys: Ints, slots: Ints,
 
 @kernel(types.int64(DATA, types.int64, _INTS, _INTS, _INTS, _ROWS))
 def split(data: Bytes, filled: int, state: Ints, keys: Ints, slots: Ints, rows: Ints) -> int:
-    """Go on at ``state[POS]`` until the bytes end or something rare comes.
+    """Continue at ``state[POS]`` until the bytes end or a control message comes.
 
     ``rows`` has one line per event: offset, length, slot, commit Ts, ordinal, commit time. Returns what it stopped for;
     after ``RARE`` the caller deals with the message and calls again.

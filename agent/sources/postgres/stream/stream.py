@@ -42,9 +42,9 @@ _RELATION, _TRUNCATE, _ERROR = ord("R"), ord("T"), 256 + ord("E")
 
 
 class ReplicationStream:
-    """One run of START_REPLICATION. ``resolved`` is where the log stands: what is at or below it is not read again.
+    """One run of START_REPLICATION. ``resolved`` is where the log is: what is at or below it is not read again.
 
-    ``resolve`` makes a declared table's types Weir's own (and may raise, to end this run). ``tracker`` is told of the
+    ``resolve`` makes a declared table's types Weir's own (and may raise, to end this run). ``tracker`` is given the
     tables that the stream declares, and of new ones; without it, tables are as they are.
     """
 
@@ -123,7 +123,7 @@ class ReplicationStream:
         return True
 
     def cut(self, successor: Arena) -> LogChunk:
-        """Give away everything up to the last finished transaction and go on in ``successor``.
+        """Give away everything up to the last finished transaction and continue in ``successor``.
 
         When the arena is full of one open transaction, a part of that is given away.
         """

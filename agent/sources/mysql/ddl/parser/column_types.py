@@ -1,7 +1,7 @@
 """A column as a statement defines it, in the shape in which a table map would declare it. Pure.
 
-Sizes of text depend on its character set, which a statement may leave to the table: where it is not told, that of the
-table's other texts stands in. So a definition read from the server is better, where there is one; what a sink makes of
+Sizes of text depend on its character set, which a statement may leave to the table: where it is not given, that of the
+table's other texts is used. So a definition read from the server is better, where there is one; what a sink makes of
 the column is the same.
 """
 

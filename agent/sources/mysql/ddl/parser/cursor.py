@@ -83,7 +83,7 @@ class Cursor:
         return (first, self.name()) if self.symbol(".") else (database, first)
 
     def group(self) -> "Cursor":
-        """What stands in the parentheses that come next.
+        """What is in the parentheses that come next.
 
         :raises UnreadableError: none do, or they are never closed.
         """

@@ -4,7 +4,7 @@
               └─► ``Unparsed``: a table that has to be looked at, and what is known of its columns all the same
 
 An edit of a table that is known says what its columns are afterwards, as far as a statement can tell, and what rows
-that were there hold in new ones (``table_editor``). An ALTER is read part by part (``alterations``): what cannot be
+that existed hold in new ones (``table_editor``). An ALTER is read part by part (``alterations``): what cannot be
 read costs its own part only. Indexes, engines, partitions and comments are no edits.
 
 TRUNCATE is no edit either: to the log it is an event of rows.
@@ -58,7 +58,7 @@ class Renamed:
 @dataclass(frozen=True, slots=True)
 class Altered:
     """``schema``: afterwards, under its old name. ``renames``: new column → old; ``untold``: new columns whose values
-    in rows that were there nobody can tell. ``asks_key``: by which key the server goes now, only it can tell.
+    in existing rows nobody can tell. ``asks_key``: by which key the server goes now, only it can tell.
     ``required``: columns that it says NOT NULL of."""
 
     table: Name

@@ -12,7 +12,7 @@ _PREFIX: Final = ("SET", "STATEMENT")
 
 
 def plain(statement: str, *, is_mariadb: bool | None = None) -> str:
-    """Without comments, without ``SET STATEMENT … FOR``, and with what stands in executable comments; all of these
+    """Without comments, without ``SET STATEMENT … FOR``, and with what is in executable comments; all of these
     where it is not known whose statement it is."""
     return spelt(meant(statement, is_mariadb=is_mariadb))
 

@@ -1,7 +1,7 @@
 """SQL tokens: words, names, texts, numbers and symbols of a statement, without its comments and white space. Pure.
 
-Both servers read SQL alike, but for two settings of the session: ``ANSI_QUOTES`` makes names of what stands in double
-quotes, and ``NO_BACKSLASH_ESCAPES`` makes backslashes ordinary letters. What stands in an executable comment
+Both servers read SQL alike, but for two settings of the session: ``ANSI_QUOTES`` makes names of what is in double
+quotes, and ``NO_BACKSLASH_ESCAPES`` makes backslashes ordinary letters. What is in an executable comment
 (``/*!50100 … */``, ``/*M! … */``) is part of the statement: a server that skipped it would have written another comment
 into its binlog.
 """
@@ -93,7 +93,7 @@ def tokens(
 
 
 def spelt(tokens_: Sequence[Token]) -> str:
-    """As one text again, with a space where something stood between two of them."""
+    """As one text again, with a space where something was between two of them."""
     pieces: list[str] = []
     end = tokens_[0].begin if tokens_ else 0
     for token in tokens_:

@@ -1,7 +1,7 @@
 """MySQL's binary JSON, as rows hold it, into a tree that can be changed and written out.
 
 Objects become dicts in their stored order (MySQL sorts keys by length, then bytes), arrays lists, and every scalar the
-text that MySQL prints for it (``Scalar``). Offsets count from the start of the object or array that they stand in, and
+text that MySQL prints for it (``Scalar``). Offsets count from the start of the object or array that they are in, and
 nothing is copied on the way down, so the cost is that of the document's size.
 """
 
@@ -37,7 +37,7 @@ class Scalar(str):
 
 class _Document(bytes):
     """A document's bytes. What is read of it comes from bytes of its own, so all of it together is no more than these:
-    that keeps offsets of a damaged one, which lead to the same place again and again, from going on without end."""
+    that keeps offsets of a damaged one, which lead to the same place again and again, from continuing without end."""
 
     left: int
 
@@ -61,7 +61,7 @@ def to_text(document: bytes) -> str:
 
 def parse(document: bytes) -> Node:
     """:raises ValueError: it is no document."""
-    # An empty value stands for the literal null.
+    # An empty value means the literal null.
     if not document:
         return Scalar("null")
     data = _Document(document)

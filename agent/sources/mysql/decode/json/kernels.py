@@ -36,13 +36,13 @@ _LITERALS = np.frombuffer(b"null truefalse", np.uint8).copy()
 _LITERAL_LENGTHS = np.array([4, 4, 5], np.int64)
 _LITERAL_STARTS = np.array([0, 5, 9], np.int64)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-#: the letter that stands for a control character behind a backslash, or 0
+#: the letter that means a control character behind a backslash, or 0
 _SHORT = np.zeros(32, np.uint8)
 for _character, _letter in zip(b"\b\t\n\f\r", b"btnfr", strict=True):
     _SHORT[_character] = _letter
 _QUOTE, _BACKSLASH, _MINUS, _ZERO, _COMMA, _COLON, _SPACE, _POINT = 34, 92, 45, 48, 44, 58, 32, 46
 _WAY_OUT = -1
-#: the quotes of a string, and what may stand behind a key
+#: the quotes of a string, and what may come behind a key
 _AROUND = 4
 
 
