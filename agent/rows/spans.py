@@ -86,11 +86,13 @@ def by_span(changes: Changes, spans: Sequence[TableSpan], *, key: Sequence[str])
             yield number, changes.take(order[begin:end])
 
 
-def fill_from_before(part: Changes) -> Changes:
-    """A full before image tells what an unchanged column holds."""
+def fill_from_before(part: Changes, rows: Mask | None = None) -> Changes:
+    """A full before image says what an unchanged column holds. ``rows``: those to fill, all when None."""
     if not part.unchanged or part.before is None:
         return part
     full = part.before_kind == BEFORE_FULL
+    if rows is not None:
+        full &= rows
     after, unchanged = part.after, {}
     for name, mask in part.unchanged.items():
         told = mask & full
@@ -111,7 +113,7 @@ def _split_moves(changes: Changes, arrives: Mask, leaves: Mask) -> Changes:
     """Updates from another span become inserts, updates to another span become deletes."""
     if not arrives.any() and not leaves.any():
         return changes
-    changes = fill_from_before(changes)  # which an insert has none of
+    changes = fill_from_before(changes, arrives)  # an insert has no image of before
     op = np.where(arrives, INSERT, np.where(leaves, DELETE, changes.op)).astype(np.int8)
     before_kind = np.where(arrives, BEFORE_NONE, changes.before_kind).astype(np.int8)
     gone = pa.array(leaves)
