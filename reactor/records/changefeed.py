@@ -137,6 +137,9 @@ class ChangefeedConfig(UserConfig):
     publication: str = ""
     #: MySQL: dates that no calendar has (0000-00-00) become NULL, end the changefeed, or make the column a string
     zero_dates: Literal["null", "strict", "string"] = "null"
+    #: MySQL, MariaDB: tables whose rows foreign keys delete or change without a word in the log are refused when a
+    #: changefeed is created, and held when they come later; or taken, with such rows as they were
+    unlogged_cascades: Literal["refuse", "accept"] = later("refuse")
     #: rows in one dumped chunk
     dump_chunk_rows: Annotated[int, Field(ge=1_000, le=10_000_000)] = 250_000
     #: how long segments below every checkpoint are kept, so that a changefeed can be rewound

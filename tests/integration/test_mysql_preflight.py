@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError
-from agent.ports.source import SourceReport
+from agent.ports.source import Scope, SourceReport
+from agent.sources import open_source
 from agent.sources.mysql.position.consistency import settled_place
 from agent.sources.mysql.preflight import check_source
 from agent.sources.mysql.server.uri import parse_uri
 from capture.embedded import EmbeddedMariaDB
-from reactor.records.changefeed import SinkMode
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
 from tests.mysql_server import EmbeddedMysql, is_mariadb
 
 _TABLES = {
@@ -22,6 +23,17 @@ _TABLES = {
     "old_engine": "(id int PRIMARY KEY) ENGINE = MyISAM",
     "old_engine_no_key": "(v int) ENGINE = MyISAM",
 }
+#: by table: what its foreign key does
+_ACTIONS = {
+    "plain": "",
+    "no_action": "ON DELETE NO ACTION ON UPDATE NO ACTION",
+    "restricted": "ON DELETE RESTRICT ON UPDATE RESTRICT",
+    "deleted": "ON DELETE CASCADE",
+    "updated": "ON UPDATE CASCADE",
+    "nulled": "ON DELETE SET NULL",
+    "nulled_by_update": "ON UPDATE SET NULL",
+}
+_HARMLESS = ("plain", "no_action", "restricted")
 _MARIADB_TABLES = {
     "versioned": "(id int PRIMARY KEY) WITH SYSTEM VERSIONING",
     "hashed": "(id int PRIMARY KEY, v text NOT NULL, UNIQUE KEY (v) USING HASH)",
@@ -52,8 +64,15 @@ def _check(
     uri: str = "",
     force: bool = False,
     mode: SinkMode = SinkMode.UPSERT,
+    accepts_cascades: bool = False,
 ) -> SourceReport:
-    return check_source(uri or server.uri(), rules or ("shop.orders",), force_replicate=force, sink_mode=mode)
+    return check_source(
+        uri or server.uri(),
+        rules or ("shop.orders",),
+        force_replicate=force,
+        sink_mode=mode,
+        accepts_cascades=accepts_cascades,
+    )
 
 
 def _refusal(server: EmbeddedMariaDB, uri: str) -> SourceAuthError | None:
@@ -174,22 +193,82 @@ def test_each_way_to_lock_is_known_from_its_grant(mysql: EmbeddedMysql, lock: st
     assert settled_place(parse_uri(uri), [("shop", "orders")])
 
 
-def test_cascades_that_no_binlog_tells_are_warned_of(
-    server: EmbeddedMariaDB, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(scope="module")
+def family(server: EmbeddedMariaDB) -> str:
+    """The URI of a user who may read a database with every action that a foreign key can have."""
     server.create_database("family")
-    key = "FOREIGN KEY (parent) REFERENCES parents (id)"
-    for name, end in (("parents", ""), ("kept", f", {key}"), ("cascading", f", {key} ON UPDATE SET NULL")):
+    server.execute("CREATE TABLE parents (id int PRIMARY KEY)", database="family")
+    for name, action in _ACTIONS.items():
         comment = "COMMENT 'CONSTRAINT FOREIGN KEY ON DELETE CASCADE'"
-        sql = f"CREATE TABLE {name} (id int PRIMARY KEY, parent int {comment}{end})"
-        server.execute(sql, database="family")
+        key = f"FOREIGN KEY (parent) REFERENCES parents (id) {action}"
+        server.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, parent int {comment}, {key})", database="family")
+    server.execute("INSERT INTO parents VALUES (1), (2)", database="family")
     server.execute("CREATE USER child@'127.0.0.1' IDENTIFIED BY 'pw'")
     server.execute("GRANT REPLICATION SLAVE, REPLICATION CLIENT, RELOAD ON *.* TO child@'127.0.0.1'")
     server.execute("GRANT SELECT ON family.* TO child@'127.0.0.1'")
-    report = _check(server, "family.*", uri=f"mysql://child:pw@127.0.0.1:{server.port}/")
-    assert len(report.tables) == 3
-    # MySQL logs them since 9.6
-    assert ("tables=['family.cascading']" in capsys.readouterr().out) is is_mariadb(server)
+    return f"mysql://child:pw@127.0.0.1:{server.port}/"
+
+
+@pytest.mark.parametrize("table", _ACTIONS)
+def test_cascades_that_the_server_does_not_log_are_refused(
+    server: EmbeddedMariaDB, family: str, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the server logs is looked up in its binlog: MySQL logs cascades since 9.6."""
+    server.execute(f"INSERT INTO {table} VALUES (1, 1), (2, 2)", database="family")
+    server.execute("FLUSH BINARY LOGS")
+    changes_rows = table not in _HARMLESS
+    if changes_rows:
+        is_delete = "DELETE" in _ACTIONS[table]
+        change = "DELETE FROM" if is_delete else "UPDATE"
+        server.execute(f"{change} parents {'' if is_delete else 'SET id = 9'} WHERE id = 1", database="family")
+    is_silent = changes_rows and not _is_logged(server, table)
+    server.execute(f"DELETE FROM {table}", database="family")
+    server.execute("DELETE FROM parents", database="family")
+    server.execute("INSERT INTO parents VALUES (1), (2)", database="family")
+    assert is_silent is (changes_rows and is_mariadb(server))
+    if not is_silent:
+        assert len(_check(server, "family.parents", f"family.{table}", uri=family).tables) == 2
+        return
+    with pytest.raises(TableIneligibleError, match=f"table family.{table} has such a foreign key.*!family.{table}, or"):
+        _check(server, f"family.{table}", uri=family)
+    assert _check(server, f"family.{table}", uri=family, accepts_cascades=True).tables
+    assert f"tables=['family.{table}']" in capsys.readouterr().out
+
+
+def test_all_cascading_tables_are_named_at_once(server: EmbeddedMariaDB, family: str) -> None:
+    if not is_mariadb(server):
+        pytest.skip("MySQL logs them since 9.6")
+    with pytest.raises(TableIneligibleError) as caught:
+        _check(server, "family.*", uri=family)
+    rules = _rules(caught.value)
+    assert rules == {f"!family.{name}" for name in _ACTIONS if name not in _HARMLESS}
+    assert {table.name for table in _check(server, "family.*", *rules, uri=family).tables} == {"parents", *_HARMLESS}
+
+
+def test_only_a_new_changefeed_is_refused_for_cascades(server: EmbeddedMariaDB, family: str) -> None:
+    """One of v0.1.0 begins, or begins again, as it was created; ``accept`` is for new ones."""
+    if not is_mariadb(server):
+        pytest.skip("MySQL logs them since 9.6")
+    rules = FilterConfig(rules=("family.*",))
+    refusing = open_source(family, Scope("c", "f", SinkMode.UPSERT, ChangefeedConfig(filter=rules)))
+    with pytest.raises(TableIneligibleError):
+        refusing.check()
+    everything = refusing.discover().tables
+    accepting = ChangefeedConfig(filter=rules, unlogged_cascades="accept")
+    assert open_source(family, Scope("c", "f", SinkMode.UPSERT, accepting)).check().tables == everything
+
+
+def _rules(error: Exception) -> set[str]:
+    return set(re.findall(r"!family\.\w+", str(error)))
+
+
+def _is_logged(server: EmbeddedMariaDB, table: str) -> bool:
+    """The newest binlog file says that a row of the table was changed; MariaDB names the tables of all foreign keys."""
+    file = server.execute("SHOW BINARY LOGS")[-1][0]
+    events = [(str(event[2]), str(event[5])) for event in server.execute(f"SHOW BINLOG EVENTS IN '{file}'")]
+    maps = [info for kind, info in events if kind == "Table_map"]
+    [number] = {info.split()[1] for info in maps if f"(family.{table})" in info} or {""}
+    return any(info.startswith(f"table_id: {number} ") for kind, info in events if "rows" in kind.lower())
 
 
 def test_parts_of_documents_need_the_documents(server: EmbeddedMariaDB) -> None:

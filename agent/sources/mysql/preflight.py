@@ -35,9 +35,10 @@ _log = structlog.get_logger()
 
 
 def check_source(
-    source: str | Target, rules: Iterable[str], *, force_replicate: bool, sink_mode: SinkMode
+    source: str | Target, rules: Iterable[str], *, force_replicate: bool, sink_mode: SinkMode, accepts_cascades: bool
 ) -> SourceReport:
-    """Look at everything.
+    """Look at everything. ``accepts_cascades``: tables whose foreign keys change rows that the server does not log are
+    named in a warning only.
 
     :raises SourceUnreachableError: nobody answers.
     :raises SourceAuthError: user, password or a privilege refused; the text names the GRANT.
@@ -66,6 +67,7 @@ def check_source(
             _check_replica(connection, settings)
         with missing:
             grants.check_may_read(connection, names)
+            _check_cascades(connection, names, is_accepted=accepts_cascades)
         with missing:
             if not connection.is_mariadb:
                 grants.check_may_lock(connection, names)
@@ -74,12 +76,6 @@ def check_source(
             for table in tables:
                 _check_table(table, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
         missing.refuse()
-        if cascades := unlogged_cascades(connection, names):
-            _log.warning(
-                "rows that a foreign key deletes or changes (ON DELETE CASCADE and its like) are not in this server's "
-                "binlog, and stay at the sink as they were; have the statements change them, or leave these tables out",
-                tables=cascades,
-            )
         read_schemas(connection, names)
         return SourceReport(read_identity(connection), tuple(table.record for table in tables))
 
@@ -218,6 +214,25 @@ def _check_logged(connection: Connection, tables: Sequence[tuple[str, str]]) -> 
                 f"{connection.target} leaves database {schema_name} out of its binlog; change binlog_do_db or "
                 f"binlog_ignore_db in its configuration and restart it, or leave {schema_name}.{name} out"
             )
+
+
+def _check_cascades(connection: Connection, tables: Sequence[tuple[str, str]], *, is_accepted: bool) -> None:
+    found = unlogged_cascades(connection, tables)
+    if not found:
+        return
+    what = (
+        "the server does not log the rows that foreign keys delete or change by themselves (ON DELETE or ON UPDATE "
+        "CASCADE, SET NULL)"
+    )
+    if is_accepted:
+        _log.warning(f"{what}: such rows stay at the sink as they were", tables=found)
+        return
+    these = f"table {found[0]} has" if len(found) == 1 else f"tables {', '.join(found)} have"
+    rules = " ".join(f"!{name}" for name in found)
+    raise TableIneligibleError(
+        f"{these} such a foreign key, and {what}; give it no action and have statements change these rows, or leave "
+        f'out by filter rules {rules}, or set unlogged-cascades = "accept" if such rows may stay as they were'
+    )
 
 
 def _check_table(table: FoundTable, sink_mode: SinkMode, *, force_replicate: bool, has_full_images: bool) -> None:

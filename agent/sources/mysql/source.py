@@ -43,15 +43,20 @@ class MysqlSource:
         return MysqlDumper(self._uri, zero_dates=self._zero_dates)
 
     def check(self) -> SourceReport:
-        return self.discover()
+        return self._check(accepts_cascades=self._scope.config.unlogged_cascades == "accept")
 
     def discover(self) -> SourceReport:
+        """Changefeeds of v0.1.0 were created over tables with cascades, and go on as they were."""
+        return self._check(accepts_cascades=True)
+
+    def _check(self, *, accepts_cascades: bool) -> SourceReport:
         scope = self._scope
         return check_source(
             self._target,
             scope.config.filter.rules,
             force_replicate=scope.config.force_replicate,
             sink_mode=scope.sink_mode,
+            accepts_cascades=accepts_cascades,
         )
 
     def check_identity(self, expected: Identity) -> None:

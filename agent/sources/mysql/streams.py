@@ -101,7 +101,7 @@ class MysqlStreams:
             time_zone=str(time_zone),
             folds_names=folding == "1",
             collation_of=self._collation_of,
-            logs_cascades=logs_cascades(connection),
+            logs_cascades=config.unlogged_cascades == "accept" or logs_cascades(connection),
         )
 
     def _collation_of(self, database: str) -> int:
