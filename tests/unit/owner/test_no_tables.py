@@ -9,7 +9,7 @@ from reactor import keys
 from reactor.ids import Ts
 from reactor.records.changefeed import FeedState, RunningError, TableRecord
 from reactor.records.partitioning import TablePartitioning
-from tests.unit.owner.owner_build import FEED, A
+from tests.unit.owner.owner_build import FEED, A, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.test_ddl import applied, create, drop, names, record
 from tests.unit.owner.test_owner import running
@@ -43,11 +43,11 @@ def check_flows(cluster: SmallCluster, ts: int) -> None:
 def disturb(cluster: SmallCluster, what: str) -> None:
     match what:
         case "owner":
-            cluster.elect("b" if cluster.owner.capture == "a" else "a")
+            cluster.elect(B if cluster.owner.capture == A else A)
         case "capture":
-            cluster.leave("b" if cluster.owner.capture == "a" else "a")
+            cluster.leave(B if cluster.owner.capture == A else A)
             cluster.step(4)
-            cluster.join("a" if "a" not in cluster.state.captures else "b")
+            cluster.join(A if A not in cluster.state.captures else B)
         case "pause":
             cluster.ask(Pause("pause", FEED))
             cluster.step(4)
