@@ -17,7 +17,7 @@ SinkError                   the sink refused or failed
 ├── SinkUriError            unknown scheme or malformed URI
 ├── SinkConfigError         the whole sink: not writable, wrong bucket or credentials
 ├── SinkPassingError        the whole sink, for now: disk full, mount away, storage that does not answer (retryable)
-├── SinkFencedError         the sink records another position than this writer expects: the writer is late
+├── SinkFencedError         the sink records another position than this writer expects: the writer is stale
 ├── SinkConflictError       a concurrent commit; try again (retryable)
 ├── RowMovedError           a row went from one span to another, with values that only the sink knows
 ├── TableHeldError          one table at the sink cannot be written, for a reason that no other name says (of a table)
@@ -129,7 +129,7 @@ class SinkPassingError(SinkError):
 
 
 class SinkFencedError(SinkError):
-    """The sink records another position than this writer expects: the writer is late and must stop."""
+    """The sink records another position than this writer expects: the writer is stale and must stop."""
 
 
 class SinkConflictError(SinkError):

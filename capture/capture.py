@@ -1,14 +1,14 @@
 """The capture: one member of the cluster, from registration to a clean leave.
 
-    run ─► life ─► session lost ─► next life, under a new id (two at once, then one in 20 s)
+    run ─► membership ─► session lost ─► next membership, under a new id (two at once, then one in 20 s)
              │
              ├─ session: a lease kept alive; CaptureInfo registered under it
              ├─ processors' worker: watches etcd, keeps a processor for every running changefeed
              ├─ candidacy: campaigns, runs the owner's worker while elected
              └─ messenger: orders and answers between captures
 
-When any part of a life ends, all of it is cancelled at once: what still runs in threads is fenced by the sink's records
-and the log's epoch. Spark and the HTTP API outlive lives: they belong to the process.
+When any part of a membership ends, all of it is cancelled at once: what still runs in threads is fenced by the sink's
+records and the log's epoch. Spark and the HTTP API outlive memberships: they belong to the process.
 """
 
 import math
@@ -38,7 +38,7 @@ _LIVES_BURST = 2
 _OWNER_TIMEOUT_S = 30.0
 _OWNER_LOOK_S = 0.05
 _LIFE_INTERVAL_S = 20.0
-#: between two attempts at a life; while etcd is away they end before anybody has seen them
+#: between two attempts at a membership; while etcd is away they end before anybody has seen them
 _ATTEMPT_INTERVAL_S = 1.0
 
 _log = structlog.get_logger()
@@ -47,9 +47,9 @@ Connect = Callable[[ServerSettings], Awaitable[EtcdClient]]
 
 
 class Capture:
-    """The process's side of a membership: lives come and go, ``cluster`` answers for the one there is.
+    """The process's side of a membership: memberships come and go, ``cluster`` answers for the present one.
 
-    ``works``, ``connect_etcd`` and ``transport`` are what a simulated cluster replaces.
+    ``data_plane``, ``connect_etcd`` and ``transport`` are what a simulated cluster replaces.
     """
 
     def __init__(
@@ -77,8 +77,9 @@ class Capture:
 
         :raises WeirError: it cannot start (etcd unreachable, no Java, foreign log storage), or failed for good.
         """
-        # in a task below the caller's: what asyncio's own ``cancel`` tells a task once, a scope tells those below it
-        # until they end. A life that is just being lost would forget it for its error, and the capture would continue
+        # in a task below the caller's: what asyncio's own ``cancel`` says to a task once, a scope repeats to those
+        # below it until they end. A membership that is just being lost would forget it for its error, and the capture
+        # would continue
         failure: Exception | None = None
 
         async def work() -> None:
@@ -142,7 +143,7 @@ class Capture:
                 await client.close()
 
     async def _live_on(self, client: EtcdClient) -> None:
-        """One life after the other, until asked to leave."""
+        """One membership after the other, until asked to leave."""
         while not self._leaving.is_set():
             await self._wait_turn()
             if self._leaving.is_set():

@@ -108,7 +108,7 @@ class MoveTable:
 @dataclass(frozen=True, slots=True)
 class Repartition:
     """Split a table into ``spans`` spans of one size, or join it again (1). Done when it is written down; the table is
-    cut as soon as the changefeed runs and its spans are at one Ts. Value: how many spans it has now."""
+    repartitioned as soon as the changefeed runs and its spans are at one Ts. Value: how many spans it has now."""
 
     job_id: str
     changefeed: ChangefeedId

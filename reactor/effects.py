@@ -82,8 +82,8 @@ class ReadSink:
 class CutSink:
     """Let the sink record that ``table`` consists of the spans ``new``, which are at ``ts``, and not of ``old``.
 
-    ``number`` orders the cuts of one table. Safe to do again. The owner is notified by ``owner.jobs.SinkCut``, which
-    repeats table, number and Ts.
+    ``number`` orders the repartitions of one table. Safe to do again. The owner is notified by ``owner.jobs.SinkCut``,
+    which repeats table, number and Ts.
     """
 
     changefeed: ChangefeedId

@@ -36,7 +36,7 @@ class Leader:
 
 
 class Election:
-    """One candidate under ``prefix``, for the life of one session."""
+    """One candidate under ``prefix``, for one session."""
 
     def __init__(self, client: EtcdClient, session: Session, *, prefix: str) -> None:
         self._client = client

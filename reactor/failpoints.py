@@ -50,7 +50,7 @@ class Point(StrEnum):
     SPAN_OPENED = "span-opened"
     #: asked to run, not yet among the spans that are flushed
     SPAN_TOLD = "span-told"
-    #: a table's spans are stopped and the cut is written down; the sink has not taken it yet, or has
+    #: a table's spans are stopped and the repartition is written down; the sink has not taken it yet, or has
     CUT_BEFORE_SINK = "cut-before-sink"
     CUT_AFTER_SINK = "cut-after-sink"
     #: the owner's capture is to change the sink's tables; they are changed, and the tables' records are not yet

@@ -31,5 +31,5 @@ class ReactorSettings(BaseModel):
     #: a tick happens at least this often
     idle_interval_s: Annotated[float, Field(gt=0)] = 0.5
     #: how long a capture that has gone is still shown, so that what is put right at once moves no table. Far shorter
-    #: than TiCDC's ``max(5, ttl / 2)``: its lease has run out already, and nobody comes back under a life's old id
+    #: than TiCDC's ``max(5, ttl / 2)``: its lease has run out already, and nobody comes back under an old id
     capture_removal_grace_s: Annotated[float, Field(ge=0)] = 0.25

@@ -1,7 +1,7 @@
 """Processor runtime: the seam between the actors of this package and the parts that do I/O.
 
-``agent.feeds`` builds the real parts of one changefeed; a cluster that is simulated on virtual time brings its own. All
-methods are coroutines, may be cancelled at any await, and leave nothing half done that a later call could not
+``agent.feeds`` builds the real runtime of one changefeed; a cluster that is simulated on virtual time brings its own.
+All methods are coroutines, may be cancelled at any await, and leave nothing half done that a later call could not
 finish (exactly once is held by the sink's record, not by the caller).
 """
 
@@ -52,7 +52,7 @@ class Flushed:
 class FlushLimits:
     """Up to where may be written, and as what: all of it seen in etcd at once, but for the owner's ``barrier``.
 
-    ``held``: where schema changes hold a table. The head never passes one without telling, so this holds however late
+    ``held``: where schema changes hold a table. The head never passes one without telling, so this holds however slow
     the owner's barrier comes. ``tables``: the records as of this head; a table that is not in there is as it was.
     """
 
@@ -112,7 +112,7 @@ Progress = Callable[[UnitState], None]
 
 
 class SpanRuntime(Protocol):
-    """The parts of one changefeed on one capture."""
+    """The runtime of one changefeed on one capture."""
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
         """Find out where the sink is; a table that starts empty is created.

@@ -1,7 +1,7 @@
-"""Changefeed runtime: the real parts of a changefeed on one capture (sink, change log, Spark, three units).
+"""Changefeed runtime: what really runs for a changefeed on one capture (sink, change log, Spark, three units).
 
 Blocking work runs in worker threads. A thread that is abandoned by a cancellation may still finish what it was asked to
-do; that is harmless: the sink's record, the log's epoch and the unit's record refuse whoever is late.
+do; that is harmless: the sink's record, the log's epoch and the unit's record refuse a stale writer.
 """
 
 from collections.abc import Callable, Sequence
@@ -202,7 +202,7 @@ class ChangefeedRuntime:
         before = span.position
         try:
             position = await self.open_span(before.table, before.span, before.checkpoint_ts)
-        except SinkFencedError:  # its table is cut into other spans
+        except SinkFencedError:  # its table has other spans
             return span
         except WeirError as error:
             return replace(span, error=_running_error(error, before.table.table_id))

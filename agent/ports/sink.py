@@ -21,7 +21,7 @@ class FlushTask:
 
     ``from_ts`` is what the sink has recorded for the span: a sink that holds anything else refuses the write.
     ``change``: the newest schema change in the range (JSON of a ``TableChange``), empty where there is none: its
-    transaction may have rows of before. ``part`` of ``parts``: a backlog of a changelog span may be cut into tasks
+    transaction may have rows of before. ``part`` of ``parts``: a backlog of a changelog span may be divided into tasks
     whose files are committed together. ``was_filtered``: the filter was another one before, which may have left rows
     that the source has no longer.
     """
@@ -85,7 +85,8 @@ class Visible:
 
 @dataclass(frozen=True, slots=True)
 class SpanRepartition:
-    """A table's ``new`` spans, which are at ``ts``, in place of the ``old`` ones. ``number``: of the table's cuts."""
+    """A table's ``new`` spans, which are at ``ts``, in place of the ``old`` ones. ``number``: of the table's
+    repartitions."""
 
     old: tuple[TableSpan, ...]
     new: tuple[TableSpan, ...]
@@ -120,7 +121,7 @@ class Sink(Protocol):
     def committed_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         """What the sink records for the span; None when it has no record.
 
-        :raises agent.errors.SinkFencedError: the table has been cut into other spans.
+        :raises agent.errors.SinkFencedError: the table has other spans.
         """
         ...
 
@@ -138,7 +139,7 @@ class Sink(Protocol):
         comes, is refused afterwards. Returns ``order.ts``; or, larger, where an old span is recorded: then nothing was
         changed.
 
-        :raises agent.errors.SinkFencedError: the table has had a later cut.
+        :raises agent.errors.SinkFencedError: the table has had a later repartition.
         :raises agent.errors.SinkError: it has no record of an old span, or cannot be written.
         """
         ...

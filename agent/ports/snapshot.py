@@ -31,7 +31,7 @@ class DumpOrder:
 
 
 class Chunks(Protocol):
-    """How one table is cut; ``rows`` is an estimate for progress."""
+    """How one table is divided; ``rows`` is an estimate for progress."""
 
     @property
     def count(self) -> int: ...

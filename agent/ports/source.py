@@ -90,7 +90,7 @@ class Stream(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Nothing more can be read before a cut."""
+        """Nothing more can be read before a chunk is taken."""
         ...
 
     def read(self, *, timeout_s: float) -> bool:
@@ -106,7 +106,7 @@ class Stream(Protocol):
         ...
 
     def progress(self) -> LogChunk:
-        """A cut without events: how far the stream is. Only while no finished transaction is at hand."""
+        """A chunk without events: how far the stream is. Only while no finished transaction is at hand."""
         ...
 
     def report(self, durable: Ts, *, ask_reply: bool) -> None:
@@ -121,8 +121,8 @@ class OpenStream(Protocol):
     def stream(self) -> Stream: ...
 
     def prove(self, cut: LogChunk) -> LogChunk:
-        """Before the head passes ``cut``: the cut with what else has become of its tables, and with the position that
-        says so. Blocking, one cut after the other, in another thread than the stream's.
+        """Before the head passes ``cut``: the chunk with what else has become of its tables, and with the position that
+        says so. Blocking, one chunk after the other, in another thread than the stream's.
 
         :raises SourceError: nobody can say just now, or the log cannot be followed past it.
         """

@@ -1,12 +1,12 @@
-"""Arenas: the memory that the replication stream is read into, and the cuts that leave it.
+"""Arenas: the memory that the replication stream is read into, and the log chunks that leave it.
 
 An arena holds raw bytes and, by line, where its row events lie. Bytes are received straight into it, taken apart in
-place, and copied once more, table by table, when the cut becomes record batches. There are few arenas and they go
+place, and copied once more, table by table, when the chunk becomes record batches. There are few arenas and they go
 round (``ArenaPool``), so memory is bounded however fast the server sends: when all are on their way into the log,
 reading waits.
 
-A cut ends between two transactions wherever it can: what is open moves on to the next arena. Only a transaction that
-fills an arena by itself is spread over several cuts; ``LogChunk.is_complete`` tells them apart.
+A chunk ends between two transactions wherever it can: what is open moves on to the next arena. Only a transaction that
+fills an arena by itself is spread over several chunks; ``LogChunk.is_complete`` distinguishes them.
 """
 
 import queue
@@ -81,7 +81,7 @@ class Arena:
         return until
 
     def take_rest(self, other: "Arena", *, from_byte: int, from_row: int, rows: int) -> None:
-        """Continue with what ``other`` holds behind a cut."""
+        """Continue with what ``other`` holds behind a chunk."""
         kept = other.filled - from_byte
         if kept > len(self.data):
             self.grow(len(other.data))

@@ -15,14 +15,14 @@ from agent.rows.arena import Arena, ArenaPool, LogChunk
 from agent.settings import SyncSettings
 from reactor.ids import Ts
 
-#: looks again so soon when only the log holds a cut back
+#: looks again so soon when only the log holds a chunk back
 _PENDING_CHECK_S = 0.02
 
 
 class StreamReader:
     """``run`` is the thread's; the other methods may be called from any thread.
 
-    ``deliver`` takes over a cut and its arena; ``settled`` must be called once for each when it is durable.
+    ``deliver`` takes over a chunk and its arena; ``settled`` must be called once for each when it is durable.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class StreamReader:
         self._stopping.set()
 
     def settled(self, durable_ts: Ts) -> None:
-        """A cut is in the log; everything up to ``durable_ts`` may be forgotten by the server."""
+        """A chunk is in the log; everything up to ``durable_ts`` may be forgotten by the server."""
         with self._pending_lock:
             self._pending -= 1
         self._durable_ts = durable_ts

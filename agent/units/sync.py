@@ -1,7 +1,7 @@
 """Sync unit: moves the replication stream into the change log, for ever; the only reader of its source.
 
 A *session* is one connection: the source checks that it can continue exactly where the log is and opens the stream,
-one thread reads it (``stream_reader``), and what was cut is written and made part of the log here. A session that
+one thread reads it (``stream_reader``), and each chunk is written and made part of the log here. A session that
 ends for a
 reason that may pass is followed by another, under a new epoch of the log, from the log's resolved Ts. Whoever finds
 that another writer has taken the log over stops; so does a unit whose position is no longer on the server.
@@ -152,7 +152,7 @@ class SyncUnit:
 
     async def _read(self, opened: OpenStream, pool: ArenaPool) -> None:
         settings, head = self._settings, self._writer.head
-        # never full: every cut but one without events holds an arena, and such a one is alone on its way
+        # never full: every chunk but one without events holds an arena, and such a one is alone on its way
         send, receive = anyio.create_memory_object_stream[LogChunk](settings.arenas + 1)
         stream_reader = StreamReader(
             opened.stream,
@@ -217,7 +217,7 @@ class SyncUnit:
             _log.info("the schema has changed", ts=record.ts, changes=[change.kind.value for change in record.changes])
 
     async def _prepare(self, cut: LogChunk, pool: ArenaPool, opened: OpenStream) -> tuple[SegmentRef | None, LogChunk]:
-        """Write the cut's events while the source says whether the head may pass them."""
+        """Write the chunk's events while the source says whether the head may pass them."""
         proven: list[LogChunk] = []
         failures: list[WeirError] = []
 

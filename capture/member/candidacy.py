@@ -65,7 +65,7 @@ class _Waiting:
 
 
 class Candidacy:
-    """One capture's candidacy, for the life of one session."""
+    """One capture's candidacy, for one session."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Cluster service: carries out ``capture.api.port.Cluster`` on a capture.
 
 What the owner has to decide goes to the candidacy as a job; creating a changefeed and comparing its tables need the
-source and the sink, and are done by this capture's works. While there is no life (the session was lost a moment ago),
-everything answers ``OwnerNotFoundError``, which says to ask again.
+source and the sink, and are done by this capture's data plane. While there is no membership (the session was lost a
+moment ago), everything answers ``OwnerNotFoundError``, which says to ask again.
 """
 
 import builtins
@@ -86,7 +86,7 @@ class CaptureState(Protocol):
 
     @property
     def has_lived(self) -> bool:
-        """Whether there was a life at all: Spark starts before the first one."""
+        """Whether there was a membership at all: Spark starts before the first one."""
         ...
 
     @property
@@ -314,7 +314,7 @@ class ClusterService:
 
     @property
     def _absence(self) -> str:
-        """Why there is no life."""
+        """Why there is no membership."""
         if self._capture.has_lived:
             return "this capture lost its session with etcd and starts again"
         return "this capture is starting, and has not joined its cluster yet"

@@ -45,7 +45,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What outlives lives."""
+    """What outlives memberships."""
 
     settings: ServerSettings
     data_plane: DataPlane
@@ -97,7 +97,7 @@ class Membership:
 async def live(base: Base, client: EtcdClient) -> AsyncIterator[Membership]:
     """Register, run all parts, unregister.
 
-    :raises SessionDoneError: the session was lost; nothing of this life runs any more.
+    :raises SessionDoneError: the session was lost; nothing of this membership runs any more.
     :raises EtcdError: etcd refused or cannot be reached.
     """
     settings = ReactorSettings(session_ttl_s=base.settings.session_ttl_seconds)

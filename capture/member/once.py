@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Once:
-    """What is under way, for the life of a capture. ``what``: who has not answered yet, for people."""
+    """What is under way, for one membership. ``what``: who has not answered yet, for people."""
 
     def __init__(self, what: str) -> None:
         self._what = what

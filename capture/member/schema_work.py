@@ -23,7 +23,7 @@ _log = structlog.get_logger()
 
 
 class SchemaWork:
-    """For the life of a capture."""
+    """For one membership."""
 
     def __init__(self) -> None:
         self._changes = Once("the sink")

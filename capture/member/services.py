@@ -1,4 +1,4 @@
-"""Capture services: Spark, log storage, the key to secrets and real parts, for every membership of a process.
+"""Capture services: Spark, log storage, the key to secrets and real runtimes, for every membership of a process.
 
 It outlives sessions. It also does for the cluster service what needs source and sink but no owner: checks before a
 changefeed is created, cleaning up after one is removed, and comparing tables.
@@ -41,12 +41,12 @@ T = TypeVar("T")
 
 _log = structlog.get_logger()
 
-#: questions of operators at one time; what a silent source holds is none of the threads that write the log
+#: operators' requests at one time; what a silent source holds is none of the threads that write the log
 _QUESTIONS = 8
 
 
 class MemberDataPlane(RuntimeFactory, Protocol):
-    """The works as one life uses them."""
+    """The data plane as one membership uses it."""
 
     async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
         """Clean up after a removed changefeed, and say how it went."""

@@ -1,9 +1,9 @@
 """Inbound connections: those that other captures open, and what is known of each of those captures.
 
 A sender has at most one connection here, the one with the greatest number; an older or a doubled one is refused, a
-newer one takes over. What a sender has sent is known by topic (``windows.Inbox``) and outlives its connections, so that
-what is sent again is not handled again. It is forgotten when the sender says that it starts over (another ``stream``),
-or has left the cluster.
+newer one takes over. What a sender has sent is known by topic (``flow_control.Inbox``) and outlives its connections, so
+that what is sent again is not handled again. It is forgotten when the sender says that it starts over (another
+``stream``), or has left the cluster.
 
 Whatever is wrong with a connection ends that connection, with a reason if it can still be sent, and nothing else.
 """

@@ -360,7 +360,7 @@ class Changefeed:
         return [Commit(patches.group(changes))] if changes else []
 
     def _names_of(self, facts: Facts) -> Mapping[int, str]:
-        """Names of tables that schema changes or cuts wait for."""
+        """Names of tables that schema changes or repartitions wait for."""
         waiting = {id for record in facts.ddl.values() for id in record.pending_ids} | facts.cuts.keys()
         return {id: facts.name_of(id) for id in waiting}
 

@@ -1,6 +1,6 @@
 """Removal of a changefeed, in an order that a crash at any point does not harm.
 
-    state removed (its parts stop) ──► source cleaned up ──► all keys deleted in one transaction ──► answered
+    state removed (it stops) ──► source cleaned up ──► all keys deleted in one transaction ──► answered
 
 The state comes first, so that whoever becomes owner continues from there. The sink's tables stay.
 """

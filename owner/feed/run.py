@@ -25,7 +25,7 @@ from reactor.records.changefeed import RunningError, TableRecord
 
 
 class Run:
-    """The moving parts of one epoch."""
+    """What runs under one epoch."""
 
     def __init__(
         self, identity: Identity, facts: Facts, settings: OwnerSettings, *, cluster: str, epoch_floor: int, now: float

@@ -1,4 +1,4 @@
-"""The state of one changefeed: what users see as its state, and whether its parts run.
+"""The state of one changefeed: what users see as its state, and whether it runs.
 
                  error                    wait over                  progress
  normal ◄──┐  ┌──────────► pending ──────────────────► warning ─────────────────► normal
@@ -13,7 +13,8 @@ epoch and the last error (in ``ChangefeedInfo``); waits and histories live with 
 A *condition* (held tables, a silent source, a cause that has to pass) makes a running changefeed a ``warning`` for as
 long as it lasts.
 
-The epoch grows whenever the parts start or stop running, so that what is left of the run before is refused everywhere.
+The epoch grows whenever the changefeed starts or stops running, so that what is left of the run before is refused
+everywhere.
 """
 
 from collections import deque
@@ -47,7 +48,7 @@ PASSING = frozenset(
         "TableForeign",
     }
 )
-#: A writer that came late was refused, as it should be. A run under a new epoch begins at what is recorded.
+#: A stale writer was refused, as it should be. A run under a new epoch begins at what is recorded.
 FENCED = frozenset({"LogFenced", "SinkFenced", "UnitFenced"})
 
 
@@ -109,7 +110,7 @@ _OVER_WHEN_GONE: Progress = (-1, 0)
 
 
 def is_running(state: FeedState) -> bool:
-    """The changefeed's parts should be at work."""
+    """The changefeed should be running."""
     return state in _RUNNING
 
 

@@ -41,7 +41,7 @@ class Facts:
     record: UnitRecord | None
     head: LogHead | None
     sync_points: tuple[SyncPoint, ...] = ()
-    #: tables that are, were, or shall be cut, by id
+    #: tables that are, were, or shall be repartitioned, by id
     cuts: Mapping[int, TablePartitioning] = field(default_factory=dict)
     #: schema changes by Ts, done ones too
     ddl: Mapping[int, DdlRecord] = field(default_factory=dict)

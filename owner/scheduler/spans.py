@@ -44,7 +44,7 @@ def shared_spans(captures: int) -> int:
 
 
 def span_count(rows: int, captures: int, *, rows_per_span: int) -> int:
-    """Into how many spans a table of ``rows`` is worth cutting: none of less than ``rows_per_span``."""
+    """How many spans a table of ``rows`` is worth: none of less than ``rows_per_span``."""
     return max(1, min(shared_spans(captures), rows // rows_per_span))
 
 

@@ -3,15 +3,15 @@
 Each span has a record of its own in the sink, so spans change in the sink first, in one commit, while the table is
 at one Ts and nobody writes it:
 
-    wanted ──► together ──all spans at one Ts──► stopping ──nobody has one──► under way ──the sink has cut──► done
+    wanted ──► together ──all spans at one Ts──► stopping ──nobody has one──► under way ──the sink has done it──► done
                   ▲                                                              │
                   └─────────────────── an old span is recorded past the Ts ◄─────┘
 
 What is wanted, and what is under way, is in etcd (``TablePartitioning``); *together* and *stopping* are this owner's
 alone, and begin again under another one. From *under way* on the way leads through the sink's answer only: until it has
-come, neither old nor new spans are replicated, whoever is owner. The sink takes each cut once, by its number, and
-leaves to stale writers of old spans nothing that they could continue from; an old span that was quicker is reported,
-and the table is brought together again, further on. So what the sink holds relies on no lease and no clock.
+come, neither old nor new spans are replicated, whoever is owner. The sink takes each repartition once, by its number,
+and leaves to stale writers of old spans nothing that they could continue from; an old span that was quicker is
+reported, and the table is brought together again, further on. So what the sink holds relies on no lease and no clock.
 
 The table waits where its furthest span is, not where the log is: so tables are joined also where no span of several
 can continue (``ROW_MOVED``), and that is done without being asked.
@@ -57,7 +57,7 @@ class Repartitions:
 
     def __init__(self, *, cluster: str) -> None:
         self.holds: dict[int, Ts] = {}
-        #: table → why the sink has not cut it yet
+        #: table → why the sink has not repartitioned it yet
         self.trouble: dict[int, str] = {}
         self._cluster = cluster
         self._stopping: set[int] = set()
@@ -79,7 +79,8 @@ class Repartitions:
         return [SpanPosition(TableSpan(cut.table_id), self._stands_at(cut)) for cut in away]
 
     def waiting(self, stored: Mapping[int, TablePartitioning]) -> str:
-        """Which tables nobody writes because they are being cut, and why that takes so long; empty without any."""
+        """Which tables nobody writes because they are being repartitioned, and why that takes so long; empty without
+        any."""
         away = sorted(cut.table_id for cut in stored.values() if self._is_away(cut))
         if not away:
             return ""
@@ -96,7 +97,7 @@ class Repartitions:
         self._answers[answer.table_id] = answer
 
     def take_refusals(self) -> list[Refusal]:
-        """Tables that the sink cannot cut."""
+        """Tables that the sink cannot repartition."""
         refusals, self._refusals = self._refusals, []
         return refusals
 
@@ -177,7 +178,7 @@ class Repartitions:
         return [CutSink(facts.info.id, facts.info, table, *spans, under_way.ts, number)]
 
     def _note_failure(self, table: TableRecord, ts: Ts, text: str) -> None:
-        """Nobody waits for a table that the sink cannot cut; it is asked again all the same."""
+        """Nobody waits for a table that the sink cannot repartition; it is asked again all the same."""
         id = table.table_id
         self._failures[id] = self._failures.get(id, 0) + 1
         if self._failures[id] == _FAILURES_MAX:
@@ -213,7 +214,7 @@ class Repartitions:
         self._stopping.discard(table_id)
 
     def _plan(self, facts: "Facts", captures: int) -> list[Effect]:
-        """Once in a run: large tables that were never cut get as many spans as pay."""
+        """Once in a run: large tables that were never repartitioned get as many spans as pay."""
         config = facts.info.config
         if self._is_planned or not config.split_large_tables or not captures or facts.tables is None:
             return []

@@ -155,7 +155,7 @@ class ChangefeedConfig(UserConfig):
     gc_ttl_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 86_400
     #: how often all spans are at one Ts, which is recorded with the sink's versions; 0: never
     sync_point_interval_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
-    #: cut tables of more than twice ``split_rows`` rows into spans, for several captures to share
+    #: split tables of more than twice ``split_rows`` rows, for several captures to share
     split_large_tables: bool = False
     split_rows: Annotated[int, Field(ge=1_000, le=COUNT_MAX)] = 5_000_000
 
@@ -176,7 +176,7 @@ class ChangefeedInfo(Record):
     state: FeedState = FeedState.NORMAL
     #: Unix time of the last change of state; 0: as it was created
     state_since: float = 0.0
-    #: grows whenever the running parts must restart; messages of another epoch are refused
+    #: grows whenever what runs must restart; messages of another epoch are refused
     epoch: Count = 1
     error: RunningError | None = None
     warning: RunningError | None = None
@@ -184,7 +184,7 @@ class ChangefeedInfo(Record):
     creator_version: str = ""
     #: an earlier configuration had event filters: the sink may hold rows that the source has no longer
     was_filtered: bool = False
-    #: in the names of what it has at the source: a late clean-up never meets a later changefeed of the same id
+    #: in the names of what it has at the source: a stale clean-up never meets a later changefeed of the same id
     incarnation: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Cuts: the records of how many spans a table has in the sink, and of a cut that is under way."""
+"""Partitionings: the records of how many spans a table has in the sink, and of a repartition that is under way."""
 
 from reactor.records.base import Count, Record, SpanCount, StoredTs, TableId
 
@@ -11,11 +11,11 @@ class RepartitionUnderWay(Record):
 
 
 class TablePartitioning(Record):
-    """Into how many spans of one size a table is cut; a table without this record is one span.
+    """How many spans of one size a table has; a table without this record is one span.
 
     ``spans``: those that have records in the sink. ``wanted``: what an operator or the policy asked for. While
     ``under_way`` is there, nobody writes the table, and whoever is owner carries it through. ``number``: of the last
-    cut that was carried through; the sink refuses an older one.
+    repartition that was carried through; the sink refuses an older one.
     """
 
     table_id: TableId

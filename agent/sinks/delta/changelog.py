@@ -1,4 +1,4 @@
-"""Changes as rows of a changelog table: every change is appended, nothing is folded (columns: ``delta_schema``).
+"""Changelog: writes changes as rows of a table, every one appended, nothing folded (columns: ``table.schema``).
 
 An update has an ``update_preimage`` row in front of its ``update_postimage`` only where the source sent the whole old
 row (PostgreSQL: REPLICA IDENTITY FULL): a preimage that is half NULL would look like one that is really NULL. Where

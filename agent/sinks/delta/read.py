@@ -72,7 +72,7 @@ def _folded(table: DeltaTable, schema: TableSchema, wanted: pa.Schema, key: Sequ
 
 
 def _changes(rows: pa.Table, schema: TableSchema, wanted: pa.Schema) -> Changes:
-    """The changes that these rows were written for (the inverse of ``delta_changelog.changelog_rows``)."""
+    """The changes that these rows were written for (the inverse of ``changelog.changelog_rows``)."""
     rows = rows.combine_chunks()
     op = np.array([_OF_KIND[name] for name in _kinds(rows).dictionary.to_pylist()], np.int8)[_kinds(rows).indices]
     version, seq = (rows.column(name).to_numpy() for name in (delta_schema.COMMIT_VERSION, delta_schema.COMMIT_SEQ))

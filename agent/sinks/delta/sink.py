@@ -4,7 +4,8 @@ How the two ways of writing keep exactly-once:
 
 - *changelog*, and tables without a key: executors write files that nobody sees yet (``delta_files``); the capture
   commits those of all tasks of a table in one step with the spans' records (``delta_commit``).
-- *upsert*: the executor folds the changes to one row per key and commits them with the record itself (``delta_merge``).
+- *upsert*: the executor folds the changes to one row per key and commits them with the record itself
+  (``upsert.merge``).
 
 A result without error whose ``committed`` is False after ``commit`` means: nothing had to be written, the record stays
 where it was.

@@ -1,7 +1,7 @@
 """Schema changes of one transaction carried out on Delta tables: which table is where, and which step comes first.
 
 Names come before columns, and a table leaves its old place before any comes to its new one: several tables may change
-their names with each other. Each step is found done when it is done again (``delta_ddl``), wherever a crash was.
+their names with each other. Each step is found done when it is done again (``steps``), wherever a crash was.
 """
 
 from collections.abc import Callable, Sequence

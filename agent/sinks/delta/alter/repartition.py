@@ -2,8 +2,9 @@
 
 What fences stale writers is in the same commit: the old spans' records go to ``delta_table.RETIRED``, where no writer
 expects them, so whoever still writes for one of them loses against this commit, or this commit against them (Delta
-refuses the second of two commits that carry the same application id), and is then decided again. The cut's own number
-is a record too, ``weir/{changefeed}/{table id}/cut``: a stale request, after a newer cut, finds it and is refused.
+refuses the second of two commits that carry the same application id), and is then decided again. The repartition's own
+number is a record too, ``weir/{changefeed}/{table id}/cut``: a stale request, after a newer repartition, finds it and
+is refused.
 """
 
 from deltalake import DeltaTable
@@ -50,5 +51,5 @@ def _records(changefeed: str, table: TableRecord, order: SpanRepartition) -> dic
 
 
 def record_id(changefeed: str, table_id: int) -> str:
-    """Where a table's newest cut is recorded."""
+    """Where a table's newest repartition is recorded."""
     return f"{delta_table.record_prefix(changefeed)}{table_id}/cut"

@@ -28,12 +28,12 @@ from reactor.records.changefeed import SinkMode, TableRecord
 
 #: key of what a table's description says for us, and first part of its records' names
 OWNER = "weir"
-#: the record of our newest commit's own number (see ``delta_history``)
+#: the record of our newest commit's own number (see ``history``)
 SEEN = f"{OWNER}/seen"
 _MARK_TEXT = b"Weir writes the tables below. Without this file the directory is taken for one whose mount has gone.\n"
 #: directories of sinks that this process has seen, and the device that each was on
 _seen: dict[str, int] = {}
-#: the record of a span that its table is not cut into any more: no writer is there, or ever comes there
+#: the record of a span that its table does not have any more: no writer is there, or ever comes there
 RETIRED = MAX_TS
 
 

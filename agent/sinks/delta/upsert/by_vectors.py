@@ -6,7 +6,7 @@ file never changes). Their places go into the files' vectors and the new rows in
 with the record. What that leaves behind is cleared up on the way, in the same commit: many small files become one, and
 a file that has lost much is rewritten.
 
-Other columns than the table's are for the MERGE of ``delta_merge``, which knows vectors too.
+Other columns than the table's are for the MERGE of ``merge``, which knows vectors too.
 """
 
 import json
@@ -104,7 +104,7 @@ def fits(log: TableLog, upserts: pa.Table) -> bool:
 
 
 def is_new(net: NetChanges, task: FlushTask) -> bool:
-    """The source itself says that the table has none of these keys (see ``delta_merge``), and no filter has left it
+    """The source itself says that the table has none of these keys (see ``merge``), and no filter has left it
     some."""
     if not net.is_insert_only or task.from_ts < task.table.consistent_ts or task.was_filtered:
         return False

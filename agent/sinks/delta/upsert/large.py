@@ -9,7 +9,7 @@ file of the table, however large the transaction is, and whatever it does.
 What its updates left out is laid down by part too, when the files are gone through, and then the rows go to files.
 
 Left to be merged as a whole are rows whose key changes while a value is left out, which may be in another part; and
-anything but new rows (also behind a TRUNCATE) where the table's log is delta-rs's to read (``delta_log``).
+anything but new rows (also behind a TRUNCATE) where the table's log is delta-rs's to read (``table.log``).
 """
 
 import os

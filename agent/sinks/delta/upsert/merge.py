@@ -1,11 +1,11 @@
 """Merge: writes net changes into a Delta table that equals its source, data and record in one commit.
 
 How the rows of the changed keys are found and replaced is ``_replace`` alone: a MERGE, which rewrites the files it
-touches; or ``delta_upsert``, where the table is small or takes deletion vectors. ``write`` above them knows only that a
+touches; or ``by_vectors``, where the table is small or takes deletion vectors. ``write`` above them knows only that a
 set of net changes goes in under one record.
 
 Two cases need no search. After a TRUNCATE nothing of the span is there to be found (what of the table is other spans'
-is kept: ``delta_truncate``). And where every key of the range begins with an INSERT, the source itself vouches (its key
+is kept: ``truncate``). And where every key of the range begins with an INSERT, the source itself vouches (its key
 is unique, and the sink is exactly where the range begins) that the table has none of them: they are appended. This
 holds from ``TableRecord.consistent_ts`` on; before it, and whenever a changefeed is rewound, the range may replay what
 the sink has, so it is merged. So it is where a filter has left rows that the source has no longer.

@@ -88,7 +88,7 @@ class RareEvents:
         self.dropping = Dropping(state, rolled_back, lambda: f"{target} ({self._place()})")
         #: the name of what is read again, to be committed
         self._committing = ""
-        #: what definitions have changed, for the next cut to carry
+        #: what definitions have changed, for the next chunk to carry
         self.ddl: list[DdlRecord] = []
 
     def handle(self, arena: Arena) -> Reader | None:

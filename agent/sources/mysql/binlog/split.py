@@ -2,16 +2,15 @@
 
 ``split`` walks one arena of raw bytes (packets as they came off the socket) and records for every rows event its place,
 table, commit Ts and ordinal. GTIDs, BEGIN, COMMIT, XID, heartbeats and table maps that it has seen before it
-understands itself, so a million one-row transactions cost no Python object either. At anything rare (a table map it
+understands itself, so a million one-row transactions cost no Python object either. At any control event (a table map it
 does not know, a DDL, a rotation, an error of the server) it stops and lets its caller look.
 
 *Checksums* are verified for what is used: events that open and close transactions, and the rows events of wanted
 tables. Those of other tables are skipped by their header alone, whatever they hold; a table map that is byte for byte
 the one that was verified before needs no checksum either.
 
-What a rare event says is ``agent.sources.mysql.binlog.events``, what follows from it ``...rare``; who reads and who
-cuts is
-``...stream``.
+What a control event says is ``agent.sources.mysql.binlog.events``, what follows from it ``...control_events``; who
+reads and who cuts is ``...stream``.
 
 Packet framing: ``length (3 bytes) number (1) marker (1: 0 = an event follows)`` + event + checksum. With ``BARE``
 events follow each other without packet and checksum: so they come out of a compressed transaction.
@@ -196,7 +195,7 @@ def _is_idle(event: int) -> bool:
 
 @kernel(types.int64(TABLES, DATA, types.int64, types.int64, types.int64, INTS, LINES))
 def _control(tables: Any, data: Bytes, start: int, end: int, event: int, state: Ints, gtids: Ints) -> int:
-    """Whatever opens and closes transactions; the rest is rare."""
+    """Whatever opens and closes transactions; the rest are control events."""
     if event == wire.HEARTBEAT:
         low = read_u32(data, start + wire.POSITION_AT)
         if state[txn.IN_TXN] == txn.CLOSED and low != 0:

@@ -1,7 +1,7 @@
-"""The binlog of one server: raw blocks off the socket into arenas, split in place, cut on demand.
+"""Binlog stream of one server: raw blocks off the socket into arenas, split in place, given away in chunks.
 
 Blocking, and driven by one thread: ``read`` until something is due, ``cut`` when the driver wants it, or must: because
-the arena is full, or because a definition of a table came, behind which nothing is read until the cut that carries it
+the arena is full, or because a definition of a table came, behind which nothing is read until the chunk that carries it
 has been taken. Nothing here decides when a segment ends or what is durable: that is ``agent.units.sync``. Nothing
 here looks into rows either.
 
@@ -10,7 +10,7 @@ while little comes, took half of the CPU time at 2,000 commits a second and cost
 more was saved. A block of 64 KiB says that the server has much to send, and then nobody sleeps.
 
 Three layers: this one moves bytes (off the socket, out of a compressed transaction, from one arena into the next),
-``split`` walks over events, ``rare`` deals with what is not rows.
+``split`` walks over events, ``control_events`` deals with what is not rows.
 """
 
 import time
@@ -65,12 +65,11 @@ def _nothing_is_prepared(name: str, at: BinlogPosition | None, before: BinlogPos
 class BinlogStream:
     """One run of a binlog dump from ``position`` on.
 
-    ``is_wanted`` says by schema and name which tables are replicated; ``describe`` makes a schema of a table map's
-    body (and may raise, to end this run); ``known`` gives the schema of a table that the binlog has not declared yet;
+    ``is_wanted`` says by schema and name which tables are replicated; ``describe`` makes a schema of a table map's body
+    (and may raise, to end this run); ``known`` gives the schema of a table that the binlog has not declared yet;
     ``interpret`` tells what a definition (CREATE, ALTER, …) does to the tables, None where it does nothing to ours.
-    ``hold`` and ``mentioned``: see ``rare``.
-    ``rolled_back`` goes from one run to the next. ``reread`` brings what was prepared a while ago: see ``rare``.
-    ``folds_names``: tables are in lower case at the server.
+    ``hold`` and ``mentioned``: see ``control_events``. ``rolled_back`` goes from one run to the next. ``reread`` brings
+    what was prepared a while ago: see ``control_events``. ``folds_names``: tables are in lower case at the server.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class BinlogStream:
 
     @property
     def is_full(self) -> bool:
-        """Nothing more can be read before a cut."""
+        """Nothing more can be read before a chunk is taken."""
         return self._has_ddl or self._arena.free_bytes == 0 or int(self._state[txn.ROWS]) == len(self._arena.rows)
 
     @property
@@ -183,8 +182,8 @@ class BinlogStream:
     def cut(self, successor: Arena) -> LogChunk:
         """Give away everything up to the last finished transaction and continue in ``successor``.
 
-        When the arena is full of one open transaction, a part of that is given away. A cut for a definition's sake may
-        have no rows.
+        When the arena is full of one open transaction, a part of that is given away. A chunk for a definition's sake
+        may have no rows.
         """
         state, arena = self._state, self._arena
         is_complete = bool(state[txn.DONE_ROWS] > 0) or self._has_ddl
@@ -204,7 +203,7 @@ class BinlogStream:
         return cut
 
     def progress(self) -> LogChunk:
-        """A cut without events: how far the stream is. Only while no finished transaction is at hand."""
+        """A chunk without events: how far the stream is. Only while no finished transaction is at hand."""
         assert self.complete_rows == 0, "events must be cut before their position is passed on"
         ts, position = self.resolved_ts, self.position().to_json()
         return LogChunk(None, 0, [], ts, ts, ts, self._resolved_time, is_complete=True, position=position)
@@ -214,7 +213,7 @@ class BinlogStream:
 
     @property
     def _has_ddl(self) -> bool:
-        """A definition waits for its cut, and nothing is open."""
+        """A definition waits for its chunk, and nothing is open."""
         return bool(self._rare.ddl) and self._state[txn.IN_TXN] == txn.CLOSED
 
     @property

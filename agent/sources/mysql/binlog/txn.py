@@ -2,7 +2,7 @@
 
 One array of numbers: where the reader is in its arena and in the server's file, which transaction is open, how far
 everything is resolved. The kernels that walk over events are ``split``; Python looks into the same cells between two
-walks (``stream``, ``rare``, ``progress``) and uses the same functions.
+walks (``stream``, ``control_events``, ``progress``) and uses the same functions.
 """
 
 from typing import Any, Final

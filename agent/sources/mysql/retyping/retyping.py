@@ -37,7 +37,8 @@ _NOT_KNOWN: Final = "Weir does not know what the server makes of {} as {}"
 def conversions(
     before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
 ) -> dict[str, Conversion]:
-    """See ``dialects.conversions``; nothing where the record has no context, as it was before there was one."""
+    """See ``agent.sources.registry.conversions``; nothing where the record has no context, as it was before there was
+    one."""
     terms = Terms.from_context(context, after.zero_dates)
     if terms is None:
         return {}

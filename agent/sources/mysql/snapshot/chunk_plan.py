@@ -18,7 +18,7 @@ from agent.sources.mysql.snapshot.chunks import ChunkPlan, PlanKind, above
 _CHUNKS_MAX: Final = 100_000
 #: bounds are written down one by one
 _BOUNDS_MAX: Final = 10_000
-#: a key range this many times wider than its rows has gaps: cut by bounds
+#: a key range this many times wider than its rows has gaps: divided by bounds
 _SPARSE_FACTOR: Final = 10
 #: statistics lie, above all about small tables: one no larger than this is counted
 _COUNTED_BYTES_MAX: Final = 64 << 20

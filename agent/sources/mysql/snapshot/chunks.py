@@ -31,7 +31,7 @@ class Chunk:
     predicate: str
 
 
-#: everything, for readers that do not cut
+#: everything, for readers that do not divide
 WHOLE_TABLE: Final = Chunk(0, "true")
 
 

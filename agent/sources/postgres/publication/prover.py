@@ -86,7 +86,7 @@ class Prover:
             self._connection.abort()
 
     def prove(self, cut: LogChunk) -> LogChunk:
-        """``cut`` with what is found to be lost, and the proof that the head may pass it.
+        """The chunk ``cut`` with what is found to be lost, and the proof that the head may pass it.
 
         :raises PositionLostError: the publications are not those that they were.
         :raises SourceError: the catalog cannot be read.
@@ -112,7 +112,7 @@ class Prover:
         return self._connection
 
     def _judge(self, connection: Connection, cut: LogChunk) -> tuple[DdlRecord, ...]:
-        """The cut's changes of tables, and what else has become of them."""
+        """The chunk's changes of tables, and what else has become of them."""
         upto = cut.resolved_ts
         found = Findings(cut.ddl, self._known, self._proof.held if self._proof else ())
         asked_for = set(found.known)

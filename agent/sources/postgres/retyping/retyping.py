@@ -79,7 +79,7 @@ _STYLE: Final = "how its values are written depends on the settings of the sessi
 def conversions(
     before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
 ) -> dict[str, Conversion]:
-    """See ``dialects.conversions``."""
+    """See ``agent.sources.registry.conversions``."""
     old = {column.name: column for column in before.columns}
     new = {column.name: column for column in after.columns}
     return {name: conversion(old[origin], new[name]) for name, origin in origins.items() if origin in old}

@@ -6,8 +6,8 @@
 - ``BLOCKS``: ranges of physical blocks (``ctid``), for every other table and for keys that leave wide gaps, whose
   ranges would be uneven. Every row lies in exactly one block under *one* snapshot; an update moves it, so such a plan
   is worth nothing under another one.
-- ``WHOLE``: one chunk, for tables no larger than one, and for what can be cut in neither way: a partitioned table (or
-  any table of a server before version 14) whose key is no integer.
+- ``WHOLE``: one chunk, for tables no larger than one, and for what can be divided in neither way: a partitioned table
+  (or any table of a server before version 14) whose key is no integer.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from agent.sources.postgres.server.catalog import Queries, leaves_sql, rows_of
 from agent.sources.postgres.server.sql import identifier
 
 _CHUNKS_MAX: Final = 100_000
-#: a key range this many times wider than its rows has gaps: cut by blocks
+#: a key range this many times wider than its rows has gaps: divided by blocks
 _SPARSE_FACTOR: Final = 10
 #: a table without statistics is counted when it is no larger than this many blocks, else guessed
 _COUNTED_BLOCKS_MAX: Final = 8_192
@@ -61,7 +61,7 @@ class Chunk:
                 return f"{column} >= {self.low} AND {column} <= {self.high - 1}"
 
 
-#: everything, for readers that do not cut
+#: everything, for readers that do not divide
 WHOLE_TABLE: Final = Chunk(0, PlanKind.WHOLE)
 
 

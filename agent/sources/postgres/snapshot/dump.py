@@ -8,14 +8,14 @@ lost, so is the snapshot, and the next run exports a new one, at L2, through a t
 L1, keeps the changes since). Then, table by table:
 
 - a table that is complete stays as it is: its rows are those of its own ``start_ts``;
-- an upsert table that is cut by its integer key keeps its finished chunks, and the others are read at L2. Its rows are
-  then of two moments. Replay from L1 mends that: every change carries its key and its whole new row, so for each key
-  the last change in (L1, L2] leaves it as it was at L2, whatever moment the loaded row was of; keys without a change
-  in between are the same in both. This holds once a flush reaches L2, not before: hence ``consistent_ts``. A chunk
-  boundary is a key, and no update moves a row over it without being a delete and an insert in the log.
-  A row that moves from a chunk read later to one read earlier is in neither: the log alone has it, so the log must have
-  all of it. Hence a table that holds large values (TOAST), which updates leave out, is read again as below, unless its
-  replica identity is FULL.
+- an upsert table that is divided by its integer key keeps its finished chunks, and the others are read at L2. Its rows
+  are then of two moments. Replay from L1 mends that: every change carries its key and its whole new row, so for each
+  key the last change in (L1, L2] leaves it as it was at L2, whatever moment the loaded row was of; keys without a
+  change in between are the same in both. This holds once a flush reaches L2, not before: hence ``consistent_ts``. A
+  chunk boundary is a key, and no update moves a row over it without being a delete and an insert in the log. A row that
+  moves from a chunk read later to one read earlier is in neither: the log alone has it, so the log must have all of it.
+  Hence a table that holds large values (TOAST), which updates leave out, is read again as below, unless its replica
+  identity is FULL.
 - any other table is read again from the start, at L2. A changelog or a table without a key would show changes of
   (L1, L2] twice. A plan by blocks is of no use under another snapshot: an update moves the row to another block, so it
   may lie in no chunk or in two, and where it lies in none and changed no more after L2, nothing would bring it back.

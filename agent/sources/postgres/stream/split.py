@@ -2,8 +2,8 @@
 
 ``split`` walks one arena of raw bytes (backend messages as they came off the socket) and records for every row event
 its place, table, commit Ts and ordinal; Begin, Commit and keepalives it understands itself, so a million one-row
-transactions cost no Python object either. At anything rare (a Relation, a Truncate, an error of the server) it stops
-and lets its caller look.
+transactions cost no Python object either. At any control message (a Relation, a Truncate, an error of the server) it
+stops and lets its caller look.
 
 What a message *means* beyond that is ``agent.sources.postgres.stream.events``; who reads and who cuts is ``...stream``.
 

@@ -1,4 +1,4 @@
-"""The replication stream of one slot: raw blocks off the socket into arenas, split in place, cut on demand.
+"""Replication stream of one slot: raw blocks off the socket into arenas, split in place, given away in chunks.
 
 Blocking, and driven by one thread: ``read`` until something is due, ``cut`` when the driver wants it (or must, because
 the arena is full), ``report`` how far the log is durable. Nothing here decides when a segment ends or what is durable:
@@ -100,7 +100,7 @@ class ReplicationStream:
 
     @property
     def is_full(self) -> bool:
-        """Nothing more can be read before a cut."""
+        """Nothing more can be read before a chunk is taken."""
         return self._arena.free_bytes == 0 or int(self._state[split.ROWS]) == len(self._arena.rows)
 
     def read(self, *, timeout_s: float) -> bool:
@@ -154,7 +154,7 @@ class ReplicationStream:
         return cut
 
     def progress(self) -> LogChunk:
-        """A cut without events: how far the stream is. Only while no finished transaction is at hand."""
+        """A chunk without events: how far the stream is. Only while no finished transaction is at hand."""
         assert self.complete_rows == 0, "events must be cut before their position is passed on"
         resolved = self.resolved_ts
         return LogChunk(

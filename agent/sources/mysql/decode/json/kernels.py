@@ -1,7 +1,7 @@
 """JSON kernels: turn common binary JSON straight into text (objects, arrays, strings, integers, short doubles).
 
 A document with anything else (other doubles, a value of an SQL type), or one that is not what it should be, is marked
-and left to ``json_binary``, which knows the format as a whole and says what is wrong.
+and left to ``binary``, which knows the format as a whole and says what is wrong.
 """
 
 from typing import Any, Final
