@@ -100,12 +100,14 @@ class ApplySchema:
     """Let the sink's tables become what ``record`` says; all their spans are right before it. Safe to do again.
 
     The record may be a part of the stored one: of the tables that are asked for. The owner is notified by
-    ``owner.jobs.SchemaApplied``, which repeats its Ts and tables.
+    ``owner.jobs.SchemaApplied``, which repeats its Ts and tables. ``tables``: those of them that the sink has, under
+    the names that they have there: one that was held may have got others at its source since.
     """
 
     changefeed: ChangefeedId
     info: ChangefeedInfo
     record: DdlRecord
+    tables: tuple[TableRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

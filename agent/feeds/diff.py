@@ -77,6 +77,8 @@ def _compare_table(snapshot: ComparisonSnapshot, lake: Lake, table: TableRecord,
         schema = snapshot.schema(table)
     except SourceConfigError as error:
         return TableDiff(name, False, 0, 0, (str(error),))
+    if missing := sorted({*table.key} - {column.name for column in schema.columns}):
+        return TableDiff(name, False, 0, 0, (f"the source's table has no column {missing[0]}, which is in the key",))
     selected = rules_for(filter, table.schema_name, table.name).select(schema)
     theirs = partial(_selected_rows, snapshot, schema, filter)
     try:

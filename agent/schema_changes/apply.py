@@ -5,7 +5,7 @@ would be when a changefeed is created.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from agent.errors import TableHeldError, TableIneligibleError
@@ -36,8 +36,9 @@ class Terms:
     sink_mode: SinkMode
 
 
-def apply(sink: Sink, record: DdlRecord, terms: Terms) -> None:
-    """Let the sink's tables become what ``record`` says; blocking, and safe to do again.
+def apply(sink: Sink, record: DdlRecord, terms: Terms, there: Iterable[TableRecord] = ()) -> None:
+    """Let the sink's tables become what ``record`` says; blocking, and safe to do again. ``there``: tables of it by the
+    names that they have at the sink; the others have those that ``record`` says.
 
     :raises SinkError: a table cannot become that, or not now.
     :raises TableIneligibleError: it would lose its key.
@@ -46,13 +47,16 @@ def apply(sink: Sink, record: DdlRecord, terms: Terms) -> None:
     for change in changes:
         _refuse_keyless(change, terms)
     if changes:
-        sink.alter([schema_change(change, record, terms) for change in changes])
+        known = {table.table_id: table for table in there}
+        sink.alter([schema_change(change, record, terms, known.get(change.table_id)) for change in changes])
 
 
-def schema_change(change: TableChange, record: DdlRecord, terms: Terms) -> SchemaChange:
+def schema_change(
+    change: TableChange, record: DdlRecord, terms: Terms, there: TableRecord | None = None
+) -> SchemaChange:
     """One table's part of it."""
     before, after = (_selected(text, terms) for text in (change.before, change.after))
-    old = None if before is None else _record_of(before, change)
+    old = None if before is None else there or _record_of(before, change)
     if after is None:
         return SchemaChange(record.ts, change.kind, old, None)
     columns = tuple(_moves(before, after, change))

@@ -43,5 +43,5 @@ class SchemaWork:
 
 def _apply(feed: Feed, effect: ApplySchema) -> None:
     failpoints.reach(Point.SCHEMA_BEFORE_SINK)
-    apply_ddl.apply(feed.open_sink(), effect.record, Terms(feed.config, feed.sink_mode))
+    apply_ddl.apply(feed.open_sink(), effect.record, Terms(feed.config, feed.sink_mode), effect.tables)
     failpoints.reach(Point.SCHEMA_AFTER_SINK)

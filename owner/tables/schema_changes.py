@@ -28,6 +28,7 @@ from owner.jobs import SchemaApplied
 from owner.progress.units import SOURCE
 from owner.progress.watermark import SpanPosition, covers
 from owner.tables.refusal import Refusal
+from owner.tables.sink_names import SinkNames
 from reactor import keys, patches
 from reactor.effects import ApplySchema, Commit, Effect, Log
 from reactor.errors import ConflictError, Scope
@@ -115,13 +116,14 @@ class SchemaChanges:
         if work is not None and (work.retry_at is None or now < work.retry_at):
             return []
         under_way = sum(work.retry_at is None for work in self._works.values())
-        if _is_over(part, facts) and not part.table_ids & facts.table_ids and part.changes[0].table is None:
+        if _is_over(part, facts) and part.changes[0].table is None and not _may_be_there(facts, part):
             return [self._done(facts, part)]  # the sink never had it
         is_there = _is_over(part, facts) or _are_there(facts, part.table_ids, part.barrier_ts, spans)
         if under_way >= _AT_ONCE or not is_there:
             return []
         self._works[_name_of(part)] = _Work(failures=work.failures if work else 0)
-        return [ApplySchema(facts.info.id, facts.info, part)]
+        there = tuple(table for table in facts.tables or () if table.table_id in part.table_ids)
+        return [ApplySchema(facts.info.id, facts.info, part, there)]
 
     def _take_answers(self, facts: "Facts", parts: Mapping[_Part, DdlRecord], now: float) -> None:
         answers, self._answers = self._answers, []
@@ -142,8 +144,7 @@ class SchemaChanges:
             if error.retryable and work.failures < _REFUSALS_MAX and not is_tried_again:
                 self._warnings.append(error)
             else:
-                self._refusals += _refused(facts, parts[name], error)
-                del self._works[name]
+                self._refusals += _refused(facts, parts[name], error)  # the part is gone when its tables are held
 
     def _hold_not_followed(
         self, facts: "Facts", pending: Iterable[DdlRecord], spans: Collection[SpanPosition], now: float
@@ -270,6 +271,13 @@ def _is_over(part: DdlRecord, facts: "Facts") -> bool:
     return all(_starts_over(change, facts) for change in part.changes)
 
 
+def _may_be_there(facts: "Facts", part: DdlRecord) -> bool:
+    """Whether the sink has a table of it, or has been asked to make it."""
+    pending = [change for record in facts.ddl.values() if record.pending_ids for change in record.alterations]
+    created = {change.table_id for change in pending if change.kind is SchemaChangeKind.CREATE}
+    return bool(part.table_ids & (facts.table_ids | created))
+
+
 def _starts_over(change: TableChange, facts: "Facts") -> bool:
     """What a held table waited for does not matter any more: it goes, or comes again after the source could not follow
     one that the sink never had."""
@@ -288,14 +296,27 @@ def _is_tried(held: HeldTable | None) -> bool:
     return held is not None and held.stage is HoldStage.TRIED
 
 
+def _is_tried_part(part: DdlRecord, facts: "Facts") -> bool:
+    """One that may take long, so that nobody is to wait for it."""
+    return any(_is_tried(facts.held.get(table)) for table in part.table_ids)
+
+
 def _firsts(pending: Iterable[DdlRecord], facts: "Facts") -> list[DdlRecord]:
-    """Parts before which no other change of one of their tables is waiting; ``pending`` in order."""
-    firsts, waiting, altered = [], set[int](), set[int]()
+    """Parts before which no other change of one of their tables, or of a table that still has one of their names, is
+    waiting; ``pending`` in order."""
+    firsts, waiting, coming = [], set[int](), set[int]()
+    names = SinkNames(facts)
     for record in pending:
         parts = list(_parts(record, facts))
-        firsts += [part for part in parts if not part.table_ids & (altered if _is_over(part, facts) else waiting)]
+        over = [change for part in parts if _is_over(part, facts) for change in part.changes]
+        names.leave(over)
+        for part in parts:
+            is_first = not part.table_ids & (coming if _is_over(part, facts) else waiting)
+            if is_first and not names.is_awaited(part.changes):
+                firsts.append(part)
+        names.leave(change for part in parts if not _is_tried_part(part, facts) for change in part.changes)
         waiting |= record.pending_ids
-        altered |= {change.table_id for change in record.alterations if change.table_id in record.pending_ids}
+        coming |= {change.table_id for change in over if change.table is not None}
     return firsts
 
 

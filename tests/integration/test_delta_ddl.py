@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from agent.errors import TableHeldError
+from agent.errors import TableForeignError, TableHeldError
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table.names import ASIDE
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
 from tests.integration.test_delta_sink import KEYED, SPAN, loaded, task
@@ -108,6 +109,35 @@ def test_a_table_in_the_place_of_one_that_goes_with_it(tmp_path: Path) -> None:
         assert rows(tmp_path) == []
     assert sink.committed_ts(new, TableSpan(99)) == 149
     sink.alter([dropped(OTHER, ts=150)])  # which never was here
+
+
+def test_a_table_that_goes_leaves_another_one_in_its_place_alone(tmp_path: Path) -> None:
+    """It was held, and never came to the name that it had at last."""
+    sink = loaded(tmp_path, rows=ROWS)
+    sink.alter([dropped(OTHER.with_(name=KEYED.name), ts=150)])
+    with pytest.raises(TableForeignError, match="holds another table of changefeed"):
+        sink.alter([created(KEYED.with_(table_id=99, start_ts=Ts(159)), ts=160)])
+    assert len(rows(tmp_path)) == len(ROWS)
+
+
+def test_a_table_whose_new_place_is_taken_stays_in_its_old_one(tmp_path: Path) -> None:
+    """Two tables swap their names, and one of them is held: the other one can be written on."""
+    sink = loaded(tmp_path, rows=ROWS)
+    sink.alter([created(OTHER.with_(start_ts=Ts(119)), ts=120)])
+    move = altered(moves(ARROW), after=KEYED.with_(name="u"))
+    back = altered(moves(ARROW), before=OTHER, after=OTHER.with_(name="t"))
+    aside = tmp_path / "public" / f"{ASIDE}{KEYED.table_id}-{150:x}"
+    for is_aside in (False, True):
+        if is_aside:  # a crash, before that other one was held
+            (tmp_path / "public/t").rename(aside)
+        with pytest.raises(TableHeldError, match="is taken; it follows when"):
+            sink.alter([move])
+        assert sink.committed_ts(KEYED, SPAN) == 100
+        assert not aside.exists()
+    for _ in range(2):
+        sink.alter([move, back])
+        assert rows(tmp_path, "u") == [(1, "a", "x"), (2, None, "y")]
+        assert rows(tmp_path, "t") == []
 
 
 def test_names_that_change_places(tmp_path: Path) -> None:
@@ -271,7 +301,7 @@ def test_tables_that_change_names_with_each_other_wherever_a_crash_is(
 def test_another_table_in_the_way_is_left_alone(tmp_path: Path) -> None:
     sink = loaded(tmp_path, rows=ROWS)
     sink.alter([created(OTHER.with_(start_ts=Ts(120)), ts=121)])
-    with pytest.raises(TableHeldError, match="is taken; move what lies there away"):
+    with pytest.raises(TableHeldError, match="is taken; it follows when the table there"):
         sink.alter([altered(moves(ARROW), after=KEYED.with_(name="u"))])
     assert rows(tmp_path, "u") == []
     sink.alter([dropped(OTHER, ts=140)])

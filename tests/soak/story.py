@@ -235,7 +235,7 @@ class Story:
         if not self._has_caught_up(source, feed):
             return
         held = self._held(feed)
-        self._diff(feed, held)
+        self._diff(feed, held | {f"{source.database}.{table.name}" for table in source.tables() if not table.key})
         check = compare.upserted if mode is SinkMode.UPSERT else compare.changelog
         known = {table.table for table in self._bed.query(feed).tables}
         compared = 0

@@ -177,6 +177,11 @@ class DeltaSink:
             return False
         self._owner.refuse_foreign(opened, place)
         recorded = delta_table.committed_ts(opened, self._owner.changefeed, span)
+        if recorded is None:
+            raise TableForeignError(
+                f"{place} holds another table of changefeed {self._owner.changefeed!r}, which has or had this name; "
+                "this one begins when that one is renamed or dropped, or when what lies there is moved away"
+            )
         if recorded != table.start_ts:
             stands = "is split" if recorded == delta_table.RETIRED else f"is at {recorded}"
             raise TableForeignError(

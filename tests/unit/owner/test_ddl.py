@@ -225,3 +225,25 @@ def test_a_changefeed_is_not_rewound_over_a_schema_change() -> None:
     assert cluster.answers["2"].error.startswith("the schema of public.other was changed at 300, behind 250")
     cluster.ask(Rewind("3", FEED, Ts(350)))
     assert cluster.answers["3"].error == ""
+
+
+@pytest.mark.parametrize("leaves", ["drop", "rename", "rename twice"])
+def test_a_name_is_taken_after_its_table_has_left_it(leaves: str) -> None:
+    """The one that leaves waits for its rows, the one that comes has none."""
+    cluster = running("a")
+    gone = {
+        "drop": [drop(T1)],
+        "rename": [alter(T1, name="old")],
+        "rename twice": [alter(T1, name="t3"), alter(T1, name="old")],
+    }[leaves]
+    name = "t3" if leaves == "rename twice" else T1.name
+    for at_ts, change in enumerate(gone, 300):
+        cluster.put(keys.DdlKey(CLUSTER, NAMESPACE, FEED, Ts(at_ts)), record(at_ts, change))
+    cluster.change_schema(record(310, create(NEW.with_(name=name, start_ts=Ts(309)))))
+    cluster.step(20)
+    for _ in range(3):
+        assert len(asked(cluster)) == len(set(asked(cluster)))
+        cluster.ask(applied(asked(cluster)[-1]))
+        cluster.step(10)
+    assert asked(cluster) == [*range(300, 300 + len(gone)), 310]
+    assert cluster.checkpoint_ts() == 410

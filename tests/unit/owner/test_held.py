@@ -422,3 +422,44 @@ def test_a_table_that_the_sink_never_had_and_that_goes_is_forgotten() -> None:
     assert asked(cluster) == []
     assert held(cluster) == {}
     assert cluster.checkpoint_ts() == 600
+
+
+@pytest.mark.parametrize("name", ["t1", "renamed"])
+def test_a_table_that_takes_the_name_of_a_held_one_comes_when_that_one_is_dropped(name: str) -> None:
+    """CREATE OR REPLACE of a table that the sink could not change: its name there, which may be an older one, is freed
+    first."""
+    cluster = running("a")
+    cluster.change_schema(record(300, alter(T1, name=name)))
+    cluster.step(6)
+    cluster.ask(applied(300, "no such type", retryable=False))
+    until(cluster, HoldStage.HELD)
+    new = NEW.with_(name="t1", start_ts=Ts(499))
+    cluster.change_schema(record(500, drop(T1.with_(name=name)), create(new)))
+    cluster.step(4)
+    asked_for = [({*one.record.table_ids}, [table.name for table in one.tables]) for one in cluster.schemas[1:]]
+    assert asked_for == [({1}, ["t1"])]
+    cluster.ask(applied(500))
+    cluster.step(4)
+    assert cluster.schemas[-1].record.table_ids == {3}
+    cluster.ask(applied(500))
+    cluster.step(10)
+    assert held(cluster) == {}
+    assert cluster.checkpoint_ts() == 600
+    assert cluster.info().state is FeedState.NORMAL
+
+
+def test_a_new_table_that_the_sink_refuses_is_gone_when_it_is_dropped() -> None:
+    cluster = running("a")
+    cluster.change_schema(record(300, create(NEW)))
+    cluster.step(6)
+    cluster.ask(applied(300, "its place is taken", retryable=False))
+    cluster.step(4)
+    assert held(cluster)[3].stage is HoldStage.HELD
+    cluster.change_schema(record(500, drop(NEW)))
+    cluster.step(2)
+    assert asked(cluster) == [300, 500]
+    cluster.ask(applied(500))
+    cluster.step(10)
+    assert held(cluster) == {}
+    assert cluster.checkpoint_ts() == 600
+    assert cluster.info().state is FeedState.NORMAL

@@ -4,7 +4,7 @@ Names come before columns, and a table leaves its old place before any comes to 
 their names with each other. Each step is found done when it is done again (``steps``), wherever a crash was.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 
@@ -31,12 +31,31 @@ class Alterer:
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         """See ``ports.Sink.alter``."""
         moves = [change for change in changes if change.is_move]
+        left = {self._place_of(change.before).location for change in moves if change.before is not None}
+        for change in moves:
+            self._refuse_taken(change, left)
         for change in moves:
             self._set_aside(change)
         for change in moves:
             self._put_down(change)
         for change in changes:
             self._alter(change)
+
+    def _refuse_taken(self, change: SchemaChange, left: Collection[str]) -> None:
+        """Before any table leaves its place: one that cannot come to its new one stays where it is, or gets back there.
+
+        :raises TableHeldError: its new place is taken, by one that does not leave it (``left``).
+        """
+        assert change.before is not None
+        assert change.after is not None
+        old, new, aside = self._place_of(change.before), self._place_of(change.after), self._aside(change)
+        if new.location in left or not new.exists():
+            return
+        table = new.open()
+        if table is None or not steps.is_moving(table, self._writer, change.after.table_id, change.ts):
+            if not steps.is_free(new) and aside.exists() and not old.exists():
+                steps.move(aside, old, change)
+            steps.refuse_taken(new, change)
 
     def _set_aside(self, change: SchemaChange) -> None:
         """A table that gets another name leaves its place, unless it did so before."""

@@ -59,13 +59,16 @@ def alter(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
 
 
 def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
-    """Mark the table as gone from its source. One that was held from its beginning was never here."""
+    """Mark the table as gone from its source. One that was held from its beginning was never here, and what lies in its
+    place is another one."""
     assert change.before is not None
     if place.open() is None:
         return
     table_id = change.before.table_id
 
     def attempt(table: DeltaTable) -> None:
+        if delta_table.committed_ts(table, writer.changefeed, TableSpan(table_id)) is None:
+            return
         if not is_applied(table, writer, table_id, change.ts):
             told = json.loads(table.metadata().description)
             told[delta_table.OWNER]["dropped"] = int(change.ts)
@@ -133,15 +136,30 @@ def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
             f"table {change.name} was renamed, and {new} is on an object store, which cannot rename a directory; "
             "copy it there by hand, or create another changefeed"
         )
+    refuse_taken(new, change)
     if os.path.isdir(new.location):
-        table = new.open()
-        if table is None or dropped_ts(table) is None:
-            raise TableHeldError(f"table {change.name} was renamed, but {new} is taken; move what lies there away")
         os.rename(new.location, f"{new.location}.dropped-{int(change.ts):x}")
     Path(new.location).parent.mkdir(parents=True, exist_ok=True)
     os.rename(old.location, new.location)
     disk.sync_names(new)
     disk.sync(os.path.dirname(old.location))
+
+
+def is_free(place: TablePlace) -> bool:
+    """Whether nothing lies there, or only what is gone from its source."""
+    if not os.path.isdir(place.location):
+        return True
+    table = place.open()
+    return table is not None and dropped_ts(table) is not None
+
+
+def refuse_taken(place: TablePlace, change: SchemaChange) -> None:
+    """:raises TableHeldError: another table lies there."""
+    if not is_free(place):
+        raise TableHeldError(
+            f"table {change.name} was renamed, but {place} is taken; it follows when the table there is renamed or "
+            "dropped, or when what lies there is moved away"
+        )
 
 
 def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaChange) -> None:
