@@ -46,7 +46,7 @@ class Point(StrEnum):
     SYNC_WRITTEN = "sync-written"
     #: the head has moved, the server does not know yet
     SYNC_MOVED = "sync-moved"
-    #: the sink was read, the owner is not told "prepared" yet
+    #: the sink was read, "prepared" is not reported to the owner yet
     SPAN_OPENED = "span-opened"
     #: asked to run, not yet among the spans that are flushed
     SPAN_TOLD = "span-told"

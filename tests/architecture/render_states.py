@@ -182,7 +182,7 @@ def replication_set() -> str:
         "A table span, as the owner knows it",
         "`owner/scheduler/replication.py`. P: primary, the writer. S: secondary, to become it. U: undetermined: "
         "it was stopping when this owner came. All states that can be reached are here. A capture whose lease is over, "
-        "or whose processor began anew, counts as one that says *stopped*. "
+        "or whose processor began again, counts as one that says *stopped*. "
         f"`{NOTHING}`: nothing but the checkpoint is noted.",
         "The rule that all of it serves: *Run* is sent only when nobody else may still write.",
         table("state: who says", [said.name.lower() for said in SAID], rows),

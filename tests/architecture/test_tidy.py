@@ -19,7 +19,7 @@ FILE_LINES_MAX = 400
 
 #: call → what to use instead
 BANNED = {
-    "print": "structlog in parts, capture.console in the command line",
+    "print": "structlog in parts, capture.terminal.console in the command line",
     "time.sleep": "an event, or anyio.sleep; blocking parts wait with a deadline in a thread",
     "asyncio.create_task": "an anyio task group: a task always has somebody who waits for it",
     "asyncio.sleep": "anyio.sleep",

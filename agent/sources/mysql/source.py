@@ -46,7 +46,7 @@ class MysqlSource:
         return self._check(accepts_cascades=self._scope.config.unlogged_cascades == "accept")
 
     def discover(self) -> SourceReport:
-        """Changefeeds of v0.1.0 were created over tables with cascades, and go on as they were."""
+        """Changefeeds of v0.1.0 were created over tables with cascades, and continue as they were."""
         return self._check(accepts_cascades=True)
 
     def _check(self, *, accepts_cascades: bool) -> SourceReport:

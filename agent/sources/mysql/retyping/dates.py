@@ -45,7 +45,7 @@ def between(before: Column, after: Column, terms: Terms) -> Convert:
     if clocks.digits_of(before) <= digits or (terms.is_mariadb and after.type_id == FieldType.DATE):
         is_rounded = False  # nothing is lost, or the clock is
     if is_rounded is None:
-        raise UnfitError("whether digits are rounded or cut, the log does not say")
+        raise UnfitError("whether digits are rounded or truncated, the log does not say")
     if after.type_id == FieldType.TIME2:
         return _into_time(before, after, terms, is_rounded=is_rounded)
     if before.type_id == FieldType.TIME2:
@@ -157,7 +157,7 @@ def from_texts(after: Column, terms: Terms) -> Convert:
     def convert(values: pa.Array) -> pa.Array:
         found = [None if text is None else _moment_of_text(text) for text in values.to_pylist()]
         if is_rounded is None and any(moment is not None and moment.microsecond for moment in found):
-            raise UnfitError("whether digits are rounded or cut, the log does not say")
+            raise UnfitError("whether digits are rounded or truncated, the log does not say")
         return _from_moments(found, values, after, terms, zone)
 
     return convert
@@ -171,7 +171,7 @@ def times_from_texts(after: Column, terms: Terms) -> Convert:
         if pc.all(is_plain).as_py() is False:
             raise UnfitError("a text that is not written as hours:minutes:seconds")
         if terms.is_rounded is None:
-            raise UnfitError("whether digits are rounded or cut, the log does not say")
+            raise UnfitError("whether digits are rounded or truncated, the log does not say")
         found = clocks.within(clocks.parse_times(values), is_rounded=True)
         found = clocks.fewer_digits(found, after.modifier, is_rounded=terms.is_rounded)
         return clocks.print_times(clocks.within(found, is_rounded=True), after.modifier, values)

@@ -86,7 +86,7 @@ def _cut(value: str, column: Column, limit: int) -> str:
     codec = {**_COMPLETE, **_BASIC}.get(charsets.charset_of(column.collation))
     if codec is None:
         if not charsets.is_single_byte(charsets.charset_of(column.collation)):
-            raise UnfitError("a text that is cut in a character set of several bytes")
+            raise UnfitError("a text that is truncated in a character set of several bytes")
         return value[:limit]
     return data[:limit].decode(codec, "ignore")
 

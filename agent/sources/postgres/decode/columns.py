@@ -73,7 +73,7 @@ def build(
         return builder(data, positions, arrow)
     values = builder(data, positions.copy(), arrow)
     if (row := exact.first_bent(column, values, data, positions, is_text=bool(texts))) >= 0:
-        raise BentKeyError(row, f"the sink's {arrow} cannot tell its value from another one")
+        raise BentKeyError(row, f"the sink's {arrow} cannot distinguish its value from another one")
     return values
 
 

@@ -33,7 +33,7 @@ def fitted(values: pa.Array, after: Column) -> pa.Array:
     """As a column of text takes them."""
     if after.type_id == NAME:
         if pc.any(pc.greater(pc.binary_length(values), _NAME_BYTES_MAX)).as_py():
-            raise DecodeError(f"a name is cut to {_NAME_BYTES_MAX} bytes of the database's encoding")
+            raise DecodeError(f"a name is truncated to {_NAME_BYTES_MAX} bytes of the database's encoding")
         return values
     length = length_of(after)
     if length is None:
