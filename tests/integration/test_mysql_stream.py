@@ -13,7 +13,6 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from agent.errors import (
     PositionLostError,
     SnapshotLostByGCError,
-    SourceConfigError,
     SourceUnreachableError,
 )
 from agent.ports.source import Position, Scope
@@ -27,7 +26,8 @@ from agent.sources.mysql.position.positions import BinlogPosition, SourcePositio
 from agent.sources.mysql.position.resume import current_position, position_at, resume
 from agent.sources.mysql.server.connection import connect
 from capture.embedded import EmbeddedMariaDB
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
+from reactor.ids import Ts
+from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig, SinkMode
 from tests.integration.binlog_rig import describe, follow, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
@@ -228,16 +228,25 @@ def test_a_row_larger_than_arena_and_packet(flavour: type[EmbeddedMariaDB], tmp_
     assert small[3].endswith(b"b")
 
 
-def test_changes_that_come_as_statements_are_refused(server: EmbeddedMariaDB, database: str) -> None:
+def test_changes_that_come_as_statements_hold_their_table(server: EmbeddedMariaDB, database: str) -> None:
+    held: list[tuple[list[tuple[str, str]], str]] = []
+
+    def hold(names: list[tuple[str, str]], reason: str, ts: Ts) -> DdlRecord:
+        held.append((names, reason))
+        return DdlRecord(ts=ts)
+
+    def mentioned(statement: str, default: str) -> list[tuple[str, str]]:
+        return [(default, "t")] if default == database and "INTO t" in statement else []
+
     begin = where(server)
     run(server, database, "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (1, 'a')")
     with streaming(server, begin, "another") as stream:
         assert read_until(stream, where(server)) == []
-    with (
-        streaming(server, begin, database) as stream,
-        pytest.raises(SourceConfigError, match=rf"{database}\.t as a statement.*binlog_format=ROW"),
-    ):
+    with streaming(server, begin, database, hold=hold, mentioned=mentioned) as stream:
         read_until(stream, where(server))
+    [(names, reason)] = held
+    assert names == [(database, "t")]
+    assert "logged as a statement" in reason
 
 
 def test_an_idle_stream_has_a_pulse_and_moves_on(server: EmbeddedMariaDB, database: str) -> None:
