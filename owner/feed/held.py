@@ -116,18 +116,21 @@ class HeldTables:
     def catch_up(self, facts: "Facts", status: ChangefeedStatus, spans: Spans, verdict: Verdict, now: float) -> None:
         """Tables that are as far as ``status``, which is committed with these changes, flow again.
 
-        What has not been written any further has proved nothing, unless there is nothing to write.
+        What has not been written any further has proved nothing, unless there is nothing to write up to the log's end
+        or the changefeed's target.
         """
         tried = [id for id, held in facts.held.items() if held.stage is HoldStage.TRIED]
         tried = [id for id in tried if id not in self._errors and id not in verdict.touched]
         if not tried or facts.tables is None or facts.head is None:
             return
         at = spans.reached(tried, is_written=True)
+        target_ts = facts.info.target_ts
+        end_ts = facts.head.resolved_ts if target_ts is None else min(facts.head.resolved_ts, target_ts)
         for table in facts.tables:
             id, ts = table.table_id, at.get(table.table_id)
             if ts is None:
                 continue
-            has_proved = ts > facts.held[id].ts or ts >= facts.head.resolved_ts
+            has_proved = ts > facts.held[id].ts or ts >= end_ts
             if has_proved and ts >= status.checkpoint_ts and len(verdict.changes) < _AT_ONCE:
                 self._change(verdict, facts.held[id], None, "a held table flows again")
             elif (after := self._run_after(facts.held[id], ts, status.checkpoint_ts, now)) is not None:

@@ -212,12 +212,12 @@ class Operator:
         found = await door.diff(name)
         out |= self._held(name)
         found = [one for one in found if one.table not in {f"t{id}" for id in out}]
-        if (out and not found) or any(one.waiting for one in found):
-            return
-        self._compared.add(name)
-        self._world.note(f"{name} compared at {max((one.ts for one in found), default=0)}")
-        if not found or not all(one.equal for one in found):
+        if any(not one.equal and not one.waiting for one in found) or not (found or out):
             self._world.violate(f"{name} compared: {found}")
+        if not found or any(one.waiting for one in found):
+            return  # not all of it was compared
+        self._compared.add(name)
+        self._world.note(f"{name} compared at {max(one.ts for one in found)}")
 
     def _held(self, name: ChangefeedId) -> set[int]:
         """Tables that nothing is promised of."""

@@ -287,6 +287,21 @@ def test_a_target_is_not_reached_without_the_held_tables() -> None:
     assert cluster.info().state is FeedState.FINISHED
 
 
+def test_a_table_that_is_held_at_the_target_has_nothing_to_write_and_lets_the_changefeed_finish() -> None:
+    cluster = running("a", target_ts=400)
+    cluster.fail_tables(A, failure(2))
+    cluster.step()
+    cluster.advance_log(900)
+    cluster.step(4)
+    cluster.fail_tables(A, failure())
+    cluster.step(4)
+    assert {id: table.ts for id, table in held(cluster).items()} == {1: 400, 2: 200}
+    cluster.now = max(table.retry_at for table in held(cluster).values())
+    for _ in range(30):
+        cluster.step()
+    assert (cluster.info().state, held(cluster)) == (FeedState.FINISHED, {})
+
+
 #: what happens to a table between two looks, in each possible order
 STEPS = ("owner", "capture", "fails", "log", "time")
 
