@@ -99,9 +99,10 @@ class TableEditor:
             for item in self._items
             if item.origin is not None and item.origin != item.column.name
         }
-        required = self._required | set(self._key or ())
+        wanted = {name.lower() for name in (*self._required, *(self._key or ()))}
+        required = frozenset(item.column.name for item in self._items if item.column.name.lower() in wanted)
         fills = {name: text for name, text in self._fills.items() if name in added}
-        return Columns(renames, added, fills, frozenset(item.column.name for item in self._items) & required)
+        return Columns(renames, added, fills, required)
 
     def alter(self, parts: Sequence[Part]) -> bool:
         """Whether all parts are understood. Columns go and change their names first, as at the server, then they come
