@@ -33,7 +33,7 @@ _NOW = 1_718_454_896.123456
 _ZONE = "+02:00"
 _STRICT = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE"
 _MODES = {"": 0, _STRICT: 1 << 22 | 1 << 23 | 1 << 24}
-_SAMPLED, _SPELT = 8, 9
+_SAMPLED, _SPELT = 5, 9
 _WIDTH = 20
 _BASE = "id int PRIMARY KEY, a varchar(9)"
 
@@ -146,7 +146,7 @@ def database(server: EmbeddedMariaDB) -> str:
 
 def test_defaults_of_some_types(server: EmbeddedMariaDB, database: str) -> None:
     dice = random.Random(4)
-    for sample in dice.sample(types_of(server), _SAMPLED):
+    for sample in dice.sample(types_of(server), 8)[:_SAMPLED]:
         _check(server, database, [sample], dice.sample(_SPELLINGS, _SPELT))
 
 

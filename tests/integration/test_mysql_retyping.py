@@ -15,7 +15,7 @@ _STRICT = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE"
 _STRICT_BITS = 1 << 22
 #: of each server's own mode about digits behind the second
 _ROUNDING = {True: ("TIME_ROUND_FRACTIONAL", 1 << 34), False: ("TIME_TRUNCATE_FRACTIONAL", 1 << 32)}
-_SAMPLED = 7
+_SAMPLED = 4
 _TEMPORAL = ("date", "time", "datetime", "timestamp")
 
 
@@ -50,7 +50,7 @@ def wrong(
 
 def test_some_types_as_all_others(server: EmbeddedMariaDB, database: str) -> None:
     types = types_of(server)
-    olds = random.Random(11).sample(types, _SAMPLED)
+    olds = random.Random(11).sample(types, 7)[:_SAMPLED]
     assert wrong(server, database, olds, types, Session(), 0) == []
 
 
@@ -82,7 +82,7 @@ def test_null_becomes_the_zero_of_its_type(server: EmbeddedMariaDB, database: st
 def test_a_strict_server_keeps_what_a_lax_one_keeps(server: EmbeddedMariaDB, database: str) -> None:
     """Value by value, as one that it refuses ends the statement."""
     types, dice = types_of(server), random.Random(12)
-    for old in dice.sample(types, 12):
+    for old in dice.sample(types, 12)[:8]:
         value = dice.choice(old.values)
         news = dice.sample(types, 6)
         assert wrong(server, database, [Sample(old.definition, (value,))], news, Session(_STRICT), _STRICT_BITS) == []
