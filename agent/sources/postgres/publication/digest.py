@@ -32,8 +32,13 @@ _SCHEMAS: Final = (
     "JOIN pg_catalog.pg_publication p ON p.oid = n.pnpubid WHERE {ours})"
 )
 _TABLES: Final = (
-    "SELECT string_agg(concat_ws(':', c.oid, c.relpersistence, c.relkind, c.relispartition, c.relreplident), ',' "
-    "ORDER BY c.oid) FROM pg_catalog.pg_class c WHERE c.oid = ANY ({ids})"
+    "SELECT string_agg(concat_ws(':', c.oid, c.relpersistence, c.relkind, c.relispartition, c.relreplident, "
+    "c.relfilenode), ',' ORDER BY c.oid) FROM pg_catalog.pg_class c WHERE c.oid = ANY ({ids})"
+)
+#: a column that is altered has another row, by a later transaction
+_COLUMNS: Final = (
+    "SELECT concat_ws(':', count(*), sum(a.xmin::text::int8)) FROM pg_catalog.pg_attribute a "
+    "WHERE a.attrelid = ANY ({ids}) AND a.attnum > 0"
 )
 _PARTITIONS: Final = (
     "SELECT string_agg(concat_ws(':', i.inhrelid, i.inhparent, i.xmin, x.relkind, x.relfilenode), ',' "
@@ -53,7 +58,7 @@ _KEYS: Final = (
 
 def prepare(connection: Connection, publications: Iterable[str], table_ids: Sequence[int]) -> None:
     """For the session; again when the tables have changed."""
-    parts = [_PUBLICATIONS, _MEMBERS, _TABLES, _PARTITIONS, _KEYS]
+    parts = [_PUBLICATIONS, _MEMBERS, _TABLES, _COLUMNS, _PARTITIONS, _KEYS]
     if connection.server_version >= _NAMESPACES_VERSION:
         parts += [_NAMESPACES, _SCHEMAS]
     typed = type_facts.tables_with_types(connection, table_ids)

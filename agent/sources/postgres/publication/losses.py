@@ -51,6 +51,8 @@ def following(
         since={row: _since(before, now, row) for row in _opening(now, known)},
         terms={table: terms for table in now.tables if (terms := now.terms(table))},
         leaves={table: now.leaves(table) for table in _roots(now)},
+        files={table: now.tables[table].file for table in known if table in now.tables},
+        columns={table: dict(now.tables[table].columns) for table in known if table in now.tables},
         held=frozenset(held),
         clean=frozenset(clean),
     )

@@ -5,9 +5,12 @@ or changes it writes a new row, with another number or by another transaction. S
 only tell which rows it has seen: those of transactions below its ``horizon``, and the few others by name.
 """
 
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from json import dumps, loads
 from typing import Self
+from zlib import compress, decompress
 
 #: a row of the catalog: its letter (see ``published``) and number
 RowKey = str
@@ -20,7 +23,8 @@ class Proof:
     which are yet to come, the first transaction that had not begun when they were first seen. ``terms``: row filter and
     columns of the tables that have such. ``leaves``: of each partitioned table that is sent as one its partitions and
     their files. ``held``: tables that are lost already. ``clean``: tables without rows that are published from here on.
-    ``types``: facts of the user-made types in the tables (see ``type_facts``).
+    ``types``: facts of the user-made types in the tables (see ``type_facts``). ``files``: of each table, its file;
+    ``columns``: type and modifier of its columns, by number (see ``rewrites``).
     """
 
     digest: str = ""
@@ -32,6 +36,8 @@ class Proof:
     held: frozenset[int] = frozenset()
     clean: frozenset[int] = frozenset()
     types: dict[str, str] = field(default_factory=dict)
+    files: dict[int, int] = field(default_factory=dict)
+    columns: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
 
     def has_seen(self, row: RowKey, xid: int) -> bool:
         """The row as this transaction wrote it was there."""
@@ -42,6 +48,8 @@ class Proof:
         for name in ("held", "clean"):
             if name in fields:
                 fields[name] = sorted(fields[name])
+        if self.columns:
+            fields["columns"] = _packed(self.columns)
         return dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -60,4 +68,24 @@ class Proof:
             held=frozenset(fields.get("held", ())),
             clean=frozenset(fields.get("clean", ())),
             types=fields.get("types", {}),
+            files={int(table): file for table, file in fields.get("files", {}).items()},
+            columns=_unpacked(fields["columns"]) if "columns" in fields else {},
         )
+
+
+def _packed(columns: Mapping[int, Mapping[int, tuple[int, int]]]) -> str:
+    """The proof is written with each move of the head, and columns are many."""
+    lines = (
+        " ".join([str(table), *(f"{number}:{kind}:{modifier}" for number, (kind, modifier) in of_table.items())])
+        for table, of_table in columns.items()
+    )
+    return b64encode(compress("\n".join(lines).encode())).decode()
+
+
+def _unpacked(text: str) -> dict[int, dict[int, tuple[int, int]]]:
+    found: dict[int, dict[int, tuple[int, int]]] = {}
+    for line in decompress(b64decode(text)).decode().splitlines():
+        table, *columns = line.split()
+        numbers = (map(int, column.split(":")) for column in columns)
+        found[int(table)] = {number: (kind, modifier) for number, kind, modifier in numbers}
+    return found

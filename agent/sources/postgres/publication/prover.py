@@ -20,6 +20,7 @@ from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, one_moment
+from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.publication.truncations import Truncations
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import key_of
@@ -128,6 +129,7 @@ class Prover:
             self._judge_types(connection, type_facts.altered(before.types, told), found)
             asked = Newcomers(connection, before, now)
             self._judge_roots(Partitions(asked, self._was_truncated), found)
+            self._judge_rewrites(Rewrites(asked, self._was_truncated), found)
             clean = self._judge_newcomers(asked, found, upto)
             self._judge_gone(connection, now, found, upto)
         self._is_prepared = found.known.keys() == asked_for
@@ -161,6 +163,12 @@ class Prover:
     def _judge_roots(self, partitions: Partitions, found: Findings) -> None:
         for table, record in found.old.items():
             if table not in found.held and (trouble := partitions.trouble(table)):
+                name = f"{record.schema_name}.{record.name}"
+                found.hold(record, Ts(self._at + 1), f"table {name} {trouble}; {losses.CURE}")
+
+    def _judge_rewrites(self, rewrites: Rewrites, found: Findings) -> None:
+        for table, record in found.old.items():
+            if table not in found.held and (trouble := rewrites.trouble(table)):
                 name = f"{record.schema_name}.{record.name}"
                 found.hold(record, Ts(self._at + 1), f"table {name} {trouble}; {losses.CURE}")
 

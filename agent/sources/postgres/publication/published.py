@@ -1,14 +1,15 @@
 """Published tables: the catalog's rows that make publications send each table, read at one moment.
 
 Rows are named by a letter and their number: ``p`` a publication, ``r`` a table of one, ``n`` a schema of one, ``d`` a
-table's place in its schema, ``i`` a partition's place in its parent, ``k`` an index, ``a`` a column of one.
+table's place in its schema, ``i`` a partition's place in its parent, ``k`` an index, ``a`` a column of one, ``c`` any
+column of a table that is replicated.
 No table is locked or waited for.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.sources.postgres.publication import xids
@@ -45,6 +46,10 @@ _TABLES_SQL: Final = (
     "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_catalog.pg_depend d ON d.classid = 1259 "
     "AND d.objid = c.oid AND d.objsubid = 0 AND d.refclassid = 2615 WHERE c.oid IN ({ids})"
 )
+_COLUMNS_SQL: Final = (
+    "SELECT attrelid::int8, attnum::int4, xmin::text, atttypid::int8, atttypmod FROM pg_catalog.pg_attribute "
+    "WHERE attrelid IN ({ids}) AND attnum > 0 AND NOT attisdropped ORDER BY 1, 2"
+)
 _KEYS_SQL: Final = (
     "SELECT i.indrelid::int8, i.indexrelid::int8, i.xmin::text, i.indisprimary, a.attnum::int4, a.xmin::text, "
     "a.attname, i.indnkeyatts FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid "
@@ -70,7 +75,7 @@ class Publication:
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A table as it is. ``keys``: of one that sends whole rows, the columns of each of its keys, and the rows that make
-    it."""
+    it. ``columns``: type and modifier by number, of one that is replicated."""
 
     table_id: int
     schema_name: str
@@ -81,6 +86,7 @@ class Relation:
     sends_whole_rows: bool
     file: int
     keys: tuple[tuple[frozenset[str], tuple[RowKey, ...]], ...] = ()
+    columns: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def qualified_name(self) -> str:
@@ -230,7 +236,16 @@ class _Reader:
                 self._seen("d", row[0], row[8])
         whole = {_number(row[0]) for row in rows if row[6] == "f"}
         keys = self._keys(whole.intersection(known))
-        return {_number(row[0]): _relation(row, keys.get(_number(row[0]), [])) for row in rows}
+        columns = self._columns(known)
+        found = {_number(row[0]): _relation(row, keys.get(_number(row[0]), [])) for row in rows}
+        return {table: replace(one, columns=columns.get(table, {})) for table, one in found.items()}
+
+    def _columns(self, table_ids: Collection[int]) -> dict[int, dict[int, tuple[int, int]]]:
+        found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+        for table, number, xmin, kind, modifier in self.connection.query(_COLUMNS_SQL.format(ids=_list(table_ids))):
+            self._seen("c", f"{table}.{number}", xmin)
+            found[_number(table)][_number(number)] = _number(kind), _number(modifier)
+        return found
 
     def _keys(self, table_ids: Collection[int]) -> dict[int, list[tuple[frozenset[str], tuple[RowKey, ...]]]]:
         by_index: dict[tuple[int, int], list[Row]] = defaultdict(list)

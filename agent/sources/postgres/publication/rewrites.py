@@ -1,0 +1,117 @@
+"""Rewrites: tables that were written anew with values that no conversion of types explains: ``USING`` expressions.
+
+``ALTER COLUMN … TYPE`` writes the column's row in the catalog, and where values become others the whole table: into a
+new file, every row as one of its transaction. What else makes a new file keeps the rows as they were (``VACUUM FULL``,
+``CLUSTER``, another tablespace), writes no column's row (another access method), or is in the stream (``TRUNCATE``). So
+a table with a new file, none of its old rows, and a new row for a column whose types the server would have converted
+without touching a value, has been given values that are in no log.
+
+What the server writes anew by itself (``int`` as ``bigint``) looks the same with an expression and without.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from agent.sources.postgres.publication.newcomers import Newcomers
+from agent.sources.postgres.publication.published import Relation
+from reactor.ids import Ts
+
+_VARCHAR: Final = 1043
+_VARBIT: Final = 1562
+_NUMERIC: Final = 1700
+#: time, timestamp, timestamptz, timetz: their modifier is how many digits they keep, six at most
+_MOMENTS: Final = frozenset((1083, 1114, 1184, 1266))
+_MOMENT_DIGITS: Final = 6
+_HEADER: Final = 4
+_NAME_SQL: Final = "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attnum = {number}"
+#: the types that a type is made of as a domain; whether values have to be checked; whether one's values are the other's
+_RELATION_SQL: Final = """
+WITH RECURSIVE chain(start, type, base, modifier, is_checked) AS (
+  SELECT oid, oid, typbasetype, typtypmod, typnotnull OR EXISTS
+         (SELECT FROM pg_catalog.pg_constraint WHERE contypid = t.oid)
+    FROM pg_catalog.pg_type t WHERE oid IN ({before}, {after})
+  UNION ALL
+  SELECT c.start, t.oid, t.typbasetype, CASE WHEN c.modifier >= 0 THEN c.modifier ELSE t.typtypmod END,
+         c.is_checked OR t.typnotnull OR EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE contypid = t.oid)
+    FROM chain c JOIN pg_catalog.pg_type t ON t.oid = c.base)
+SELECT b.type::int8, b.modifier, a.type::int8, a.modifier, a.is_checked, EXISTS
+       (SELECT FROM pg_catalog.pg_cast WHERE castsource = b.type AND casttarget = a.type AND castmethod = 'b')
+  FROM chain b, chain a WHERE b.start = {before} AND a.start = {after} AND b.base = 0 AND a.base = 0
+"""
+
+#: type and modifier
+Kind = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrites:
+    """``was_truncated``: as for ``Partitions``."""
+
+    asked: Newcomers
+    was_truncated: Callable[[int, Ts], bool]
+
+    def trouble(self, table_id: int) -> str:
+        """Why the table's rows may have values that are in no stream; empty where they have none."""
+        before, relation = self.asked.before, self.asked.now.tables.get(table_id)
+        if relation is None or relation.is_partitioned or before.files.get(table_id, relation.file) == relation.file:
+            return ""
+        suspects = [number for number in self._altered(relation) if self._keeps(relation, number)]
+        if not suspects or self.asked.has_old_rows(relation) or not self.asked.has_rows(relation):
+            return ""
+        written_by = {self._xid(table_id, number) for number in suspects}
+        if self.was_truncated(table_id, self.asked.now.end_ts) and not self.asked.has_rows_by(relation, written_by):
+            return ""
+        rows = self.asked.connection.query(_NAME_SQL.format(table=table_id, number=suspects[0]))
+        return (
+            f"was written anew when its column {rows[0][0] if rows else suspects[0]} was altered, as by ALTER COLUMN … "
+            "TYPE … USING: what its values are now is not in the log"
+        )
+
+    def _altered(self, relation: Relation) -> list[int]:
+        """Columns that were there, and have another row now."""
+        table_id, before = relation.table_id, self.asked.before
+        known = before.columns.get(table_id, {})
+        return [
+            number
+            for number in relation.columns
+            if number in known and not before.has_seen(f"c{table_id}.{number}", self._xid(table_id, number))
+        ]
+
+    def _xid(self, table_id: int, number: int) -> int:
+        return self.asked.now.xids[f"c{table_id}.{number}"]
+
+    def _keeps(self, relation: Relation, number: int) -> bool:
+        """The server itself touches no value where the one type becomes the other."""
+        before, after = self.asked.before.columns[relation.table_id][number], relation.columns[number]
+        if before == after:
+            return True
+        rows = self.asked.connection.query(_RELATION_SQL.format(before=before[0], after=after[0]))
+        if not rows:
+            return False  # a type is gone
+        old_base, old_modifier, new_base, new_modifier, is_checked, is_binary = rows[0]
+        if is_checked == "t" and before[0] != after[0]:
+            return False
+        old = int(old_base or 0), _modifier(before, old_modifier)
+        new = int(new_base or 0), _modifier(after, new_modifier)
+        return fits(old, new) if old[0] == new[0] else is_binary == "t" and new[1] < 0
+
+
+def fits(old: Kind, new: Kind) -> bool:
+    """Of two kinds of one type: every value of the old one is one of the new."""
+    (kind, before), (_, after) = old, new
+    if after in (-1, before):
+        return True
+    if kind in _MOMENTS:
+        return after >= _MOMENT_DIGITS or 0 <= before <= after
+    if kind == _NUMERIC:
+        return before >= 0 and _scale(before) == _scale(after) and before <= after
+    return kind in (_VARCHAR, _VARBIT) and 0 <= before <= after
+
+
+def _modifier(column: Kind, of_domain: str | None) -> int:
+    return column[1] if column[1] >= 0 else int(of_domain or -1)
+
+
+def _scale(modifier: int) -> int:
+    return (modifier - _HEADER) & 0xFFFF
