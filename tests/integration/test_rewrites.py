@@ -59,6 +59,8 @@ _HARMLESS = (
     "DELETE FROM t; ALTER TABLE t ALTER v TYPE text USING v || 'x'",
     "BEGIN; TRUNCATE t; COMMIT; ALTER TABLE t ALTER v SET NOT NULL; INSERT INTO t VALUES (5, 'e')",
     "BEGIN; ALTER TABLE t ALTER v TYPE text USING v || 'x'; ROLLBACK",
+    "ALTER TABLE t RENAME v TO u; ALTER TABLE t ALTER id TYPE bigint; ALTER TABLE t ALTER u SET NOT NULL",
+    "BEGIN; ALTER TABLE t ALTER id TYPE bigint, ALTER v SET NOT NULL; INSERT INTO t VALUES (99, 'x'); COMMIT",
     "VACUUM FULL pg_attribute; VACUUM FREEZE t; ANALYZE t",
     "ALTER TABLE plain ALTER v TYPE text USING v || 'x'",
 )
@@ -66,6 +68,7 @@ _HARMLESS = (
 _HARMFUL = (
     "ALTER TABLE t ALTER v TYPE text USING upper(v)",
     "ALTER TABLE t ALTER id TYPE bigint, ALTER v TYPE text USING upper(v)",
+    "ALTER TABLE t ALTER v TYPE text USING upper(v); ALTER TABLE t ALTER id TYPE bigint",
     "ALTER TABLE t ALTER v TYPE varchar USING upper(v); VACUUM FULL t",
     "VACUUM FULL t; ALTER TABLE t ALTER v TYPE text USING upper(v); ALTER TABLE t ALTER v SET NOT NULL",
     "ALTER TABLE t ALTER v TYPE text USING upper(v); INSERT INTO t VALUES (99, 'z'); UPDATE t SET v = 'q' WHERE id = 1",
@@ -124,7 +127,8 @@ def test_an_expression_is_seen_wherever_the_server_would_have_kept_the_values(
     kept = 0
     for at, pair in enumerate(pairs):
         assert found[ids[f"plain{at}"]] == "", pair
-        if at in impossible:
+        depends_on_zone = len({"timestamptz" in kind for kind in pair}) > 1  # which the sink holds by itself
+        if at in impossible or depends_on_zone:
             continue
         is_kept = files[f"plain{at}"] == _number(connection, f"pg_relation_filenode('plain{at}')")
         kept += is_kept

@@ -5,7 +5,6 @@ published it. Where one transaction did both, what it inserted in between is in 
 Where two did, the table must have been seen without rows when all had ended that began before it was published.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,11 +69,6 @@ class Newcomers:
             return True
         [[file]] = self.connection.query(f"SELECT pg_catalog.pg_relation_filenode({relation.table_id})::int8")
         return file is not None and int(file) != relation.file
-
-    def has_rows_by(self, relation: Relation, xids_: Collection[int]) -> bool:
-        """Rows that one of these transactions wrote; by their full numbers."""
-        numbers = ", ".join(f"'{xids.short(xid)}'" for xid in sorted(xids_))
-        return self._has_rows(relation, f"xmin::text IN ({numbers})")
 
     def is_settled(self, table_id: int) -> bool:
         """All have ended that began before it was published."""

@@ -14,6 +14,8 @@ from zlib import compress, decompress
 
 #: a row of the catalog: its letter (see ``published``) and number
 RowKey = str
+#: a column's type, its modifier, and a hash of what else is said of it
+ColumnFacts = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Proof:
     columns of the tables that have such. ``leaves``: of each partitioned table that is sent as one its partitions and
     their files. ``held``: tables that are lost already. ``clean``: tables without rows that are published from here on.
     ``types``: facts of the user-made types in the tables (see ``type_facts``). ``files``: of each table, its file;
-    ``columns``: type and modifier of its columns, by number (see ``rewrites``).
+    ``columns``: facts of its columns, by number (see ``rewrites``).
     """
 
     digest: str = ""
@@ -37,7 +39,7 @@ class Proof:
     clean: frozenset[int] = frozenset()
     types: dict[str, str] = field(default_factory=dict)
     files: dict[int, int] = field(default_factory=dict)
-    columns: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    columns: dict[int, dict[int, ColumnFacts]] = field(default_factory=dict)
 
     def has_seen(self, row: RowKey, xid: int) -> bool:
         """The row as this transaction wrote it was there."""
@@ -73,19 +75,19 @@ class Proof:
         )
 
 
-def _packed(columns: Mapping[int, Mapping[int, tuple[int, int]]]) -> str:
+def _packed(columns: Mapping[int, Mapping[int, ColumnFacts]]) -> str:
     """The proof is written with each move of the head, and columns are many."""
     lines = (
-        " ".join([str(table), *(f"{number}:{kind}:{modifier}" for number, (kind, modifier) in of_table.items())])
+        " ".join([str(table), *(f"{number}:" + ":".join(map(str, facts)) for number, facts in of_table.items())])
         for table, of_table in columns.items()
     )
     return b64encode(compress("\n".join(lines).encode())).decode()
 
 
-def _unpacked(text: str) -> dict[int, dict[int, tuple[int, int]]]:
-    found: dict[int, dict[int, tuple[int, int]]] = {}
+def _unpacked(text: str) -> dict[int, dict[int, ColumnFacts]]:
+    found: dict[int, dict[int, ColumnFacts]] = {}
     for line in decompress(b64decode(text)).decode().splitlines():
         table, *columns = line.split()
         numbers = (map(int, column.split(":")) for column in columns)
-        found[int(table)] = {number: (kind, modifier) for number, kind, modifier in numbers}
+        found[int(table)] = {number: (kind, modifier, others) for number, kind, modifier, others in numbers}
     return found

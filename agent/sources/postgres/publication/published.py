@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.sources.postgres.publication import xids
-from agent.sources.postgres.publication.proof import RowKey
+from agent.sources.postgres.publication.proof import ColumnFacts, RowKey
 from agent.sources.postgres.server.connection import Connection, Row
 from agent.sources.postgres.server.sql import literal
 from agent.sources.postgres.server.terms import TERMS_VERSION
@@ -46,9 +46,11 @@ _TABLES_SQL: Final = (
     "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_catalog.pg_depend d ON d.classid = 1259 "
     "AND d.objid = c.oid AND d.objsubid = 0 AND d.refclassid = 2615 WHERE c.oid IN ({ids})"
 )
+#: what another type leaves as it is comes last
 _COLUMNS_SQL: Final = (
-    "SELECT attrelid::int8, attnum::int4, xmin::text, atttypid::int8, atttypmod FROM pg_catalog.pg_attribute "
-    "WHERE attrelid IN ({ids}) AND attnum > 0 AND NOT attisdropped ORDER BY 1, 2"
+    "SELECT attrelid::int8, attnum::int4, xmin::text, atttypid::int8, atttypmod, hashtext(ROW(attname, attnotnull, "
+    "atthasdef, attidentity, attgenerated, attstattarget, attoptions, attacl::text)::text) "
+    "FROM pg_catalog.pg_attribute WHERE attrelid IN ({ids}) AND attnum > 0 AND NOT attisdropped ORDER BY 1, 2"
 )
 _KEYS_SQL: Final = (
     "SELECT i.indrelid::int8, i.indexrelid::int8, i.xmin::text, i.indisprimary, a.attnum::int4, a.xmin::text, "
@@ -75,7 +77,7 @@ class Publication:
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A table as it is. ``keys``: of one that sends whole rows, the columns of each of its keys, and the rows that make
-    it. ``columns``: type and modifier by number, of one that is replicated."""
+    it. ``columns``: by number, of one that is replicated: see ``ColumnFacts``."""
 
     table_id: int
     schema_name: str
@@ -86,7 +88,7 @@ class Relation:
     sends_whole_rows: bool
     file: int
     keys: tuple[tuple[frozenset[str], tuple[RowKey, ...]], ...] = ()
-    columns: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    columns: Mapping[int, ColumnFacts] = field(default_factory=dict)
 
     @property
     def qualified_name(self) -> str:
@@ -240,11 +242,12 @@ class _Reader:
         found = {_number(row[0]): _relation(row, keys.get(_number(row[0]), [])) for row in rows}
         return {table: replace(one, columns=columns.get(table, {})) for table, one in found.items()}
 
-    def _columns(self, table_ids: Collection[int]) -> dict[int, dict[int, tuple[int, int]]]:
-        found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-        for table, number, xmin, kind, modifier in self.connection.query(_COLUMNS_SQL.format(ids=_list(table_ids))):
+    def _columns(self, table_ids: Collection[int]) -> dict[int, dict[int, ColumnFacts]]:
+        found: dict[int, dict[int, ColumnFacts]] = defaultdict(dict)
+        for table, number, xmin, *facts in self.connection.query(_COLUMNS_SQL.format(ids=_list(table_ids))):
             self._seen("c", f"{table}.{number}", xmin)
-            found[_number(table)][_number(number)] = _number(kind), _number(modifier)
+            kind, modifier, others = map(_number, facts)
+            found[_number(table)][_number(number)] = kind, modifier, others
         return found
 
     def _keys(self, table_ids: Collection[int]) -> dict[int, list[tuple[frozenset[str], tuple[RowKey, ...]]]]:

@@ -24,11 +24,6 @@ def full(xmin: int, ahead: int) -> int:
     return ahead - age
 
 
-def short(xid: int) -> int:
-    """As a row shows a full number."""
-    return xid % _ROUND
-
-
 def parse_snapshot(text: str) -> tuple[int, int]:
     """Of a ``pg_snapshot``: below the first all transactions have ended, from the second on none has begun."""
     horizon, ahead, _ = text.split(":")
