@@ -70,6 +70,7 @@ def test_columns_come_go_and_change(bed: Bed) -> None:
             "ALTER TABLE thing ADD t timestamp DEFAULT '2024-02-03 04:05:06'; INSERT INTO thing VALUES (3002); COMMIT"
         )
     catch_up(bed)
+    assert [held.message for feed in FEEDS for held in bed.query(feed).held] == []
     check_thing(bed, "id, d, b, n, t")
     check_upsert(bed)
     check_diff(bed)
