@@ -25,6 +25,7 @@ from statistics import median, quantiles
 from agent.control import effects
 from agent.control.agent import Agent
 from agent.control.gate import Gate
+from agent.control.gate import Owner as KnownOwner
 from capture.gc_settings import collect_seldom
 from capture.messaging import frames
 from owner.owner import Owner
@@ -77,14 +78,17 @@ class _Fleet:
     """Agents by capture and changefeed, whose executors obey at once."""
 
     def __init__(self, captures: Sequence[CaptureId], feeds: Sequence[ChangefeedId]) -> None:
-        self._agents = {
-            (capture, feed): Agent(capture, feed, gate=Gate(f"run-{capture}", 1, version="0.1.0"))
-            for capture in captures
-            for feed in feeds
-        }
+        gates = {(capture, feed): Gate(f"run-{capture}", 1, version="0.1.0") for capture in captures for feed in feeds}
+        self._gates = list(gates.values())
+        self._agents = {at: Agent(*at, gate=gate) for at, gate in gates.items()}
         self._writing: dict[tuple[CaptureId, ChangefeedId], list[TableSpan]] = {at: [] for at in self._agents}
         self._captures = list(captures)
         self.answers: list[Message] = []
+
+    def elect(self, owner: KnownOwner) -> None:
+        """Every capture sees the owner in etcd."""
+        for gate in self._gates:
+            gate.elect(owner)
 
     def deliver(self, message: Message, now: float) -> None:
         at = message.receiver, message.changefeed
@@ -151,6 +155,7 @@ class _Cluster:
         self._revision += 1
         settings = OwnerSettings(scheduler=SchedulerSettings())
         self.owner = Owner(self.captures[0], self._revision, settings=settings)
+        self.fleet.elect(KnownOwner(self.captures[0], self._revision))
 
     def step(self, *, is_busy: bool = False) -> None:
         self.ticks += 1
