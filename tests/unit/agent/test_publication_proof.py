@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.sources.postgres.publication import xids
-from agent.sources.postgres.publication.proof import Proof
+from agent.sources.postgres.publication.proof import ColumnFacts, Proof
 
 _ROUND = 1 << 32
 _keys = st.from_regex(r"[prndika][0-9]{1,9}", fullmatch=True)
@@ -41,6 +41,30 @@ def test_no_transaction_is_of_the_future(xmin: int, ahead: int) -> None:
 )
 def test_a_proof_reads_as_it_was_written(proof: Proof) -> None:
     assert Proof.from_text(proof.to_text()) == proof
+
+
+@given(
+    st.dictionaries(
+        _tables,
+        st.tuples(_tables, st.dictionaries(st.integers(1, 1600), st.tuples(*[st.integers(-1, 2**31)] * 3), min_size=1)),
+    )
+)
+def test_files_and_columns_read_as_they_were_written(facts: dict[int, tuple[int, dict[int, ColumnFacts]]]) -> None:
+    proof = Proof(
+        files={table: file for table, (file, _) in facts.items()},
+        columns={table: columns for table, (_, columns) in facts.items()},
+    )
+    assert Proof.from_text(proof.to_text()) == proof
+
+
+def test_a_proof_stays_small_however_many_columns_there_are() -> None:
+    """It is written with each move of the head."""
+    columns = {
+        table: {number: (table * 7919, -1, number * 104_729 ^ table) for number in range(50)} for table in range(5_000)
+    }
+    text = Proof(digest="x", files={table: table for table in columns}, columns=columns).to_text()
+    assert len(text) < 40_000
+    assert Proof.from_text(text) == Proof(digest="x")
 
 
 @given(_xids, st.dictionaries(_keys, _xids), _keys, _xids)

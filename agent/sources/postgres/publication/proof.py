@@ -6,7 +6,7 @@ only tell which rows it has seen: those of transactions below its ``horizon``, a
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from json import dumps, loads
 from typing import Self
@@ -14,6 +14,10 @@ from zlib import compress, decompress
 
 #: a row of the catalog: its letter (see ``published``) and number
 RowKey = str
+#: characters of files and columns that are stored; more is known to the process alone that read it, and after its end
+#: rewrites are judged from the next proof on
+_PACKED_MAX = 32_768
+
 #: a column's type, its modifier, and a hash of what else is said of it
 ColumnFacts = tuple[int, int, int]
 
@@ -50,8 +54,11 @@ class Proof:
         for name in ("held", "clean"):
             if name in fields:
                 fields[name] = sorted(fields[name])
-        if self.columns:
-            fields["columns"] = _packed(self.columns)
+        for name in ("files", "columns"):
+            fields.pop(name, None)
+        files, columns = _packed(_file_lines(self.files)), _packed(_column_lines(self.columns))
+        if self.columns and len(files) + len(columns) <= _PACKED_MAX:
+            fields |= {"files": files, "columns": columns}
         return dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -70,24 +77,50 @@ class Proof:
             held=frozenset(fields.get("held", ())),
             clean=frozenset(fields.get("clean", ())),
             types=fields.get("types", {}),
-            files={int(table): file for table, file in fields.get("files", {}).items()},
-            columns=_unpacked(fields["columns"]) if "columns" in fields else {},
+            files=_files(_unpacked(fields.get("files", ""))),
+            columns=_columns(_unpacked(fields.get("columns", ""))),
         )
 
 
-def _packed(columns: Mapping[int, Mapping[int, ColumnFacts]]) -> str:
-    """The proof is written with each move of the head, and columns are many."""
-    lines = (
-        " ".join([str(table), *(f"{number}:" + ":".join(map(str, facts)) for number, facts in of_table.items())])
-        for table, of_table in columns.items()
-    )
+def _packed(lines: Iterable[str]) -> str:
+    """Lines that are alike take little room: the proof is written with each move of the head."""
     return b64encode(compress("\n".join(lines).encode())).decode()
 
 
-def _unpacked(text: str) -> dict[int, dict[int, ColumnFacts]]:
+def _unpacked(text: str) -> list[list[str]]:
+    return [line.split() for line in decompress(b64decode(text)).decode().splitlines()] if text else []
+
+
+def _file_lines(files: Mapping[int, int]) -> Iterator[str]:
+    """Of each table how far its number is from the one before, and its file's from its own: a file that was never
+    written anew has the number of its table."""
+    before = 0
+    for table, file in sorted(files.items()):
+        yield f"{table - before} {file - table}"
+        before = table
+
+
+def _files(lines: Iterable[Sequence[str]]) -> dict[int, int]:
+    found, table = {}, 0
+    for step, distance in lines:
+        table += int(step)
+        found[table] = table + int(distance)
+    return found
+
+
+def _column_lines(columns: Mapping[int, Mapping[int, ColumnFacts]]) -> Iterator[str]:
+    before = 0
+    for table, of_table in sorted(columns.items()):
+        facts = (f"{number}:" + ":".join(map(str, facts)) for number, facts in of_table.items())
+        yield " ".join([str(table - before), *facts])
+        before = table
+
+
+def _columns(lines: Iterable[Sequence[str]]) -> dict[int, dict[int, ColumnFacts]]:
     found: dict[int, dict[int, ColumnFacts]] = {}
-    for line in decompress(b64decode(text)).decode().splitlines():
-        table, *columns = line.split()
+    table = 0
+    for step, *columns in lines:
+        table += int(step)
         numbers = (map(int, column.split(":")) for column in columns)
-        found[int(table)] = {number: (kind, modifier, others) for number, kind, modifier, others in numbers}
+        found[table] = {number: (kind, modifier, others) for number, kind, modifier, others in numbers}
     return found
