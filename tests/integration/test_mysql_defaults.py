@@ -127,10 +127,10 @@ def wrong(found: Added) -> list[str]:
     return [] if found.there == [value] * 2 else [f"{found.title}: {value!r} for {found.there!r}"]
 
 
-def _check(server: EmbeddedMariaDB, database: str, samples: Sequence[Sample], spellings: Sequence[str]) -> None:
+def _check(server: EmbeddedMariaDB, database: str, samples: Sequence[tuple[Sample, Sequence[str]]]) -> None:
     found = [
         item
-        for sample in samples
+        for sample, spellings in samples
         for mode in _MODES
         for item in added(server, database, sample, mode, (None, *spellings, *sample.values[:6]))
     ]
@@ -146,11 +146,11 @@ def database(server: EmbeddedMariaDB) -> str:
 
 def test_defaults_of_some_types(server: EmbeddedMariaDB, database: str) -> None:
     dice = random.Random(4)
-    for sample in dice.sample(types_of(server), 8)[:_SAMPLED]:
-        _check(server, database, [sample], dice.sample(_SPELLINGS, _SPELT))
+    types = dice.sample(types_of(server), 8)[:_SAMPLED]
+    _check(server, database, [(sample, dice.sample(_SPELLINGS, _SPELT)) for sample in types])
 
 
 @pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_defaults_of_all_types(server: EmbeddedMariaDB, database: str) -> None:
-    _check(server, database, types_of(server), _SPELLINGS)
+    _check(server, database, [(sample, _SPELLINGS) for sample in types_of(server)])
