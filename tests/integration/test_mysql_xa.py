@@ -12,6 +12,7 @@ from typing import cast
 from uuid import uuid4
 
 import anyio
+import pymysql
 import pytest
 
 from agent.errors import SnapshotLostByGCError
@@ -67,6 +68,14 @@ def made_in(server: EmbeddedMariaDB) -> str:
 def prepare(server: EmbeddedMariaDB, database: str, name: str, *changes: str) -> None:
     """In a session that goes away: with it a transaction that was only prepared stays."""
     run(server, database, f"XA START '{name}'", *changes, f"XA END '{name}'", f"XA PREPARE '{name}'")
+
+
+def roll_back_all(server: EmbeddedMariaDB, database: str) -> None:
+    """What other tests have left prepared on the same server."""
+    for format_id, length, _, name in server.execute("XA RECOVER"):
+        data = name if isinstance(name, bytes) else str(name).encode()
+        with contextlib.suppress(pymysql.err.OperationalError):  # MariaDB says so of one that it has rolled back itself
+            run(server, database, f"XA ROLLBACK X'{data[:length].hex()}', X'{data[length:].hex()}', {format_id}")
 
 
 def insert(*numbers: int) -> str:
@@ -181,6 +190,7 @@ def test_what_was_prepared_before_holds_the_position_from_the_begin(
 ) -> None:
     """Found in the binlog, or, where that is not searched so far, all of the binlog."""
     monkeypatch.setattr(prepared_before, "_SEARCHED_BYTES", searched)
+    roll_back_all(server, database)
     run(server, database, insert(1), "FLUSH BINARY LOGS", insert(2))
     place = where(server)
     prepare(server, database, "early", insert(3))
