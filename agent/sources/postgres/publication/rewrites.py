@@ -62,7 +62,8 @@ class Rewrites:
         suspects = [number for number in altered if self._keeps(relation, number)]
         if not suspects or self.asked.has_old_rows(relation) or not self.asked.has_rows(relation):
             return ""
-        if len(suspects) < len(altered) or self.was_truncated(table_id, self.asked.now.end_ts):
+        is_extended = bool(relation.columns.keys() - before.columns.get(table_id, {}).keys())
+        if is_extended or len(suspects) < len(altered) or self.was_truncated(table_id, self.asked.now.end_ts):
             # the table has a new file anyway, so it counts what else can have been done to a column
             suspects = [number for number in suspects if not self._is_explained(relation, number)]
         if not suspects:
