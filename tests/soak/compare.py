@@ -31,7 +31,8 @@ def changelog(source: Source, table: Table, lake: Path) -> str:
 def _open(source: Source, table: Table, lake: Path) -> DeltaTable | str:
     place = lake / source.database / table.name
     if not DeltaTable.is_deltatable(str(place)):
-        return f"{table.name}: the sink has no such table"
+        # PostgreSQL's stream names a table with its first row
+        return f"{table.name}: the sink has no such table" if any(source.rows(table)) else ""
     delta = DeltaTable(place)
     missing = {column.name for column in table.columns} - {field.name for field in delta.schema().fields}
     return f"{table.name}: the sink lacks columns {sorted(missing)}" if missing else delta
