@@ -67,7 +67,7 @@ def test_the_columns_that_it_reads() -> None:
         ("", "is not one condition"),
         ("sleep(5)", "not supported"),
         ("id IN (SELECT 1)", "not supported"),
-        ("t.id = 1", "stand there by themselves"),
+        ("t.id = 1", "write columns without a table's name"),
         ("DELETE FROM t", "not supported"),
     ],
 )
