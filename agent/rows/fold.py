@@ -38,9 +38,9 @@ class NetChanges:
     columns, one row per row of ``upserts``: under which key that is stored; None when all have it under their own.
     ``is_truncated``: everything the sink holds goes first. ``is_insert_only``: no key of the range was there before.
 
-    ``needed``: True for rows of ``upserts`` of which an update left values out that are in the sink alone; None when
-    there are none. Where the sink has no such row, nobody knows them. ``lost``: those of them that the sink cannot
-    have, since what had their key was removed before, in this range.
+    ``needed``: True for rows of ``upserts`` that lack values which only the sink has; None when no row does. If the
+    sink lacks the row, the values are unknown. ``lost``: rows of ``needed`` that the sink cannot have, because an
+    earlier change of this range removed their key.
     """
 
     upserts: pa.Table

@@ -74,7 +74,7 @@ class RowsReader(ABC):
 
     @abstractmethod
     def _locate(self) -> None:
-        """Continue at ``_located`` through all that is there: count rows, notice the end."""
+        """Scan all received bytes from ``_located`` on: count rows, and detect the end."""
 
     @abstractmethod
     def _build(self, i: int) -> pa.Array:

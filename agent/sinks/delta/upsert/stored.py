@@ -56,8 +56,8 @@ def _column(rows: pa.Table, wanted: pa.Field) -> pa.ChunkedArray | pa.Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IncompleteRows:
-    """Upserts as they are written, of which ``rows`` (their numbers) leave out a value of a column in ``kept``;
-    ``needed``: those that only the table can tell."""
+    """Upserts as they are written. ``rows``: numbers of the rows that lack a value of a column in ``kept``. ``needed``:
+    rows whose missing values are in the table alone."""
 
     upserts: pa.Table
     kept: dict[str, Mask]

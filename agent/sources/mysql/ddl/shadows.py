@@ -44,7 +44,7 @@ NOTHING: Final = Columns()
 @dataclass(frozen=True, slots=True)
 class Shadow:
     """A copy as it has become. ``columns``: how they belong to those of the table that it was made like. ``untold``:
-    new columns of which nobody can tell what rows hold. ``doubt``: why its rows may be others than the table's."""
+    new columns whose values in old rows are unknown. ``doubt``: why its rows may differ from the table's."""
 
     schema: TableSchema
     columns: Columns = NOTHING

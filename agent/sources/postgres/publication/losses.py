@@ -1,4 +1,4 @@
-"""Losses: the tables of which changes may be in no stream, judged by two readings of the catalog. Pure.
+"""Losses: finds tables whose changes the stream may lack, from two readings of the catalog. Pure.
 
 Between two readings a table's changes were all sent if the rows that publish it are the same in both, and say the same.
 What else has become of the publication meanwhile (another table that came or went) does not matter to it.
@@ -11,7 +11,7 @@ from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog
 from reactor.records.changefeed import TableRecord
 
-#: what mends a table of which changes are lost
+#: the cure of a table that has lost changes
 CURE = "for its rows to be copied again create the changefeed again, or leave it out by a filter rule"
 
 

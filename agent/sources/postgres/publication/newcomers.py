@@ -64,7 +64,7 @@ class Newcomers:
         return self._has_rows(relation, f"age(xmin) > {self.now.ahead - self.before.horizon}", otherwise=False)
 
     def has_rows(self, relation: Relation) -> bool:
-        """Any, as far as can be seen: who writes it anew meanwhile hides them."""
+        """Whether the table has any rows. A concurrent rewrite of the table hides them."""
         if self._has_rows(relation, "true"):
             return True
         [[file]] = self.connection.query(f"SELECT pg_catalog.pg_relation_filenode({relation.table_id})::int8")
