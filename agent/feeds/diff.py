@@ -2,9 +2,8 @@
 
 Both sides are read once, in batches, and reduced to numbers by key bucket: how many rows, and the sum of their hashes
 (over all columns, as ``agent.kernels.key_hash`` has it; a sum does not depend on the order, and sees a row that is
-there
-twice). Where a bucket differs, both sides are read again for a few such buckets, to say which keys it is about. Keys
-are shown, values are not.
+there twice). Where a bucket differs, both sides are read again for a few such buckets, to say which keys it is about.
+Keys are shown, values are not.
 
 Which tables, and at which Ts both sides are, is the caller's matter: the source is read under one exported snapshot,
 and the sink must be held where that snapshot is. Both are read as often as needed, so they must stay there.

@@ -1,8 +1,8 @@
 """Binlog report: describes a binlog file event by event, with row changes decoded, for ``log inspect``.
 
-Whatever an event holds, the next one is shown: one that cannot be read comes with its ``problem``. What people want to
-see and a sink must not have is shown all the same: numbers of enums whose members nobody names, text in a character
-set that nobody names, inserts of which the log has a part.
+An event that cannot be read is shown with its ``problem``, and the next one follows. Values that a sink must refuse are
+shown all the same: an enum's number where its members have no names, text in an unknown character set, and inserts that
+the log has only in part.
 """
 
 import struct
