@@ -24,8 +24,6 @@ class ReactorSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     #: how long a silent capture counts as alive
     session_ttl_s: Annotated[int, Field(ge=SESSION_TTL_S_MIN)] = 10
-    #: longest wait for one answer of etcd, over all endpoints
-    rpc_timeout_s: Annotated[float, Field(gt=0)] = 5.0
     #: at most one tick per interval, after a burst of two
     tick_interval_s: Annotated[float, Field(ge=0)] = 0.05
     #: a tick happens at least this often

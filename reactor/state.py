@@ -89,11 +89,8 @@ class ClusterState:
         self.broken: dict[str, str] = {}
         #: which shapes of stored values the cluster uses (``reactor.records.formats``)
         self.format = formats.FIRST
-        self.ignored_count = 0
-        #: captures present in this tick, and how that differs from the tick before
+        #: captures present in this tick
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
-        self.captures_added: frozenset[CaptureId] = frozenset()
-        self.captures_removed: frozenset[CaptureId] = frozenset()
         self._presence = Presence(removal_grace_s)
         self._changes = 0
 
@@ -104,12 +101,7 @@ class ClusterState:
 
     def begin_tick(self, now: float) -> None:
         """Settle who counts as present for the tick at ``now``."""
-        before, self.captures = self.captures, self._presence.shown(now)
-        if self.captures is before:
-            self.captures_added = self.captures_removed = frozenset()
-            return
-        self.captures_added = frozenset(self.captures.keys() - before.keys())
-        self.captures_removed = frozenset(before.keys() - self.captures.keys())
+        self.captures = self._presence.shown(now)
 
     def load(self, snapshot: Snapshot) -> None:
         """Become ``snapshot``: keys that are not in it are gone."""
@@ -142,8 +134,7 @@ class ClusterState:
         try:
             parsed = keys.parse(key)
         except InvalidKeyError:
-            self.ignored_count += 1
-            return
+            return  # of a later version, or nobody's
         self._dispatch(parsed, item)
 
     def _dispatch(self, key: keys.Key, item: KeyValue | None) -> None:
@@ -170,9 +161,9 @@ class ClusterState:
             case keys.DeleteCountKey() | keys.LogStorageKey() | keys.ReaderKey():
                 pass  # the first is reactor.txn's, the second is read by a capture when it starts
             case keys.UpstreamKey():
-                self.ignored_count += 1
+                pass
             case _ if key.namespace != self.namespace:
-                self.ignored_count += 1
+                pass
             case _:
                 self._read_changefeed(key, text, value)
 

@@ -42,10 +42,6 @@ class LogReader:
         end = bisect_right(valid, to_ts, key=lambda name: name.first_ts)
         return tuple(self._ref(name) for name in valid[start:end])
 
-    def reaches_back_to(self, head: LogHead, ts: Ts) -> bool:
-        """Whether every event above ``ts`` is still there: asked before a changefeed is rewound."""
-        return ts >= head.removed_ts
-
     def _ref(self, name: SegmentName) -> SegmentRef:
         path = self._directory.path_of(str(name))
         if path not in self._contents:

@@ -18,8 +18,6 @@ from agent.rows.schema import LOG_BATCH, TableSchema
 #: before the first message: the file's magic, and two bytes that fill up to eight
 _HEAD_BYTES: Final = 8
 _UNREADABLE: Final = (OSError, pa.ArrowException, ValueError, LookupError, TypeError)
-#: what Arrow raises at the mark behind the last batch
-_FOOTER_MAGIC: Final = b"ARROW1"
 
 
 def whole_batches(path: str) -> Iterator[tuple[TableSchema, pa.RecordBatch, float]]:

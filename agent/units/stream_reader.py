@@ -42,7 +42,6 @@ class StreamReader:
         self._durable_ts = durable_ts
         self._pending = 0
         self._pending_lock = threading.Lock()
-        self._reported_ts = durable_ts
         now = time.monotonic()
         self._complete_since: float | None = None
         self._heard_at = self._delivered_at = now

@@ -52,7 +52,6 @@ class SyncStatistics:
     sessions: int = 0
     segments: int = 0
     rows: int = 0
-    bytes_written: int = 0
     resolved_ts: int = 0
     resolved_time: float = 0.0
     error: str = ""
@@ -82,7 +81,7 @@ class SyncUnit:
         #: what is known to have changed of the tables, by Ts
         self._ddl: list[DdlRecord] = []
         self._retention_at = 0.0
-        self._sessions = self._segments = self._rows = self._bytes = 0
+        self._sessions = self._segments = self._rows = 0
         self._is_connected = False
         self._failure: WeirError | None = None
         self._failure_at = 0.0
@@ -117,7 +116,6 @@ class SyncUnit:
             sessions=self._sessions,
             segments=self._segments,
             rows=self._rows,
-            bytes_written=self._bytes,
             resolved_ts=head.resolved_ts,
             resolved_time=head.resolved_time,
             error=str(self._failure or ""),
@@ -245,7 +243,6 @@ class SyncUnit:
         )
         self._segments += 1
         self._rows += cut.rows
-        self._bytes += written.bytes
 
     def _write(self, cut: LogChunk, pool: ArenaPool) -> SegmentRef:
         head = self._writer.head

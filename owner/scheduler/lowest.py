@@ -34,11 +34,6 @@ class Lowest:
         ts = self.ts
         return 0.0 if ts is None else self._times.get(ts, 0.0)
 
-    @property
-    def highest_ts(self) -> Ts | None:
-        """The greatest position; looks at each different one."""
-        return max(self._counts, default=None)
-
     def add(self, ts: Ts, time: float, many: int = 1) -> None:
         count = self._counts.get(ts, 0)
         self._counts[ts] = count + many

@@ -7,7 +7,7 @@ through ``change`` and ``note``; ``want`` alone looks at everything, and is call
 Orders stay the sets' business (``owner.scheduler.replication``), plans the policies'.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 
 from owner.scheduler.lowest import Lowest
 from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
@@ -178,15 +178,6 @@ class SpanIndex:
         self._moved[span] = None
         _put(self._unsettled, span, replication.state is not SetState.REPLICATING)
         _put(self._missing, span, replication.state is SetState.ABSENT and span in self._wanted)
-
-
-def roster_of(sets: Mapping[TableSpan, ReplicationSet], wanted: Iterable[TableSpan]) -> SpanIndex:
-    """What several sets amount to."""
-    span_index = SpanIndex()
-    for replication in sets.values():
-        span_index.add(replication)
-    span_index.want(wanted)
-    return span_index
 
 
 def _put(spans: MutableMapping[TableSpan, None], span: TableSpan, is_in: bool) -> None:

@@ -109,13 +109,6 @@ def test_the_directory_is_listed_only_when_the_head_has_moved(tmp_path: Path) ->
     assert place.listings == 2
 
 
-def test_how_far_back_the_log_reaches(tmp_path: Path) -> None:
-    reader = LogReader(directory(tmp_path))
-    at = head(last_seq=0, removed_ts=Ts(20))
-    assert reader.reaches_back_to(at, Ts(20))
-    assert not reader.reaches_back_to(at, Ts(19))
-
-
 def test_two_segments_of_one_number_and_epoch_are_an_error_that_names_it(tmp_path: Path) -> None:
     place = directory(tmp_path)
     put(place, name(1))

@@ -162,23 +162,6 @@ def test_statements_are_told_apart_by_their_first_words(statement: str, kind: Ki
     assert statements.kind(sql_text.plain(statement)) is kind
 
 
-@pytest.mark.parametrize(
-    ("statement", "table"),
-    [
-        ("insert into t values (1)", ("d", "t")),
-        ("INSERT LOW_PRIORITY IGNORE `a``b` . `c d` SET x = 1", ("a`b", "c d")),
-        ("replace e.t2 select 1", ("e", "t2")),
-        ("UPDATE IGNORE e.täble SET a = 1", ("e", "täble")),
-        ("DELETE QUICK FROM e.t WHERE 1", ("e", "t")),
-        ("LOAD DATA LOCAL INFILE 'x' REPLACE INTO TABLE `t` FIELDS", ("d", "t")),
-        ("WITH c AS (SELECT 1) UPDATE t SET a = 1", None),
-        ("DELETE a, b FROM a JOIN b", None),
-    ],
-)
-def test_the_table_that_a_statement_writes_to(statement: str, table: tuple[str, str] | None) -> None:
-    assert statements.written_table(statement, "d") == table
-
-
 def test_the_table_that_is_emptied() -> None:
     assert statements.truncated_table("TRUNCATE TABLE `t` NOWAIT", "d") == ("d", "t")
     assert statements.truncated_table("truncate e.t", "d") == ("e", "t")

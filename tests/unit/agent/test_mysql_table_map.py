@@ -69,22 +69,19 @@ def test_the_table_and_what_full_metadata_says_of_it() -> None:
         Column("flags", FieldType.SET, 2, "set('a','b')", collation=45, members=("a", "b")),
         Column("data", FieldType.BLOB, 2, "blob", collation=63),
     )
-    assert (found.has_names, found.has_signs, found.has_charsets, found.has_members, found.has_key) == (True,) * 5
+    assert (found.has_names, found.has_members) == (True, True)
 
 
 def test_minimal_metadata_has_no_names_members_and_keys() -> None:
     found = _parse([_INT, _VARCHAR, _ENUM], _field(1, 0), _field(3, 45))
     assert [column.name for column in found.schema.columns] == ["@1", "@2", "@3"]
     assert found.schema.columns[1].collation == 45
-    assert (found.has_names, found.has_signs, found.has_charsets) == (False, True, True)
-    assert (found.has_members, found.has_key) == (False, False)
+    assert (found.has_names, found.has_members, found.schema.key) == (False, False, ())
 
 
 def test_without_any_metadata_types_alone_are_known() -> None:
     found = _parse([_INT, _VARCHAR])
-    assert (found.has_names, found.has_signs, found.has_charsets, found.has_members) == (False, False, False, True)
-    only_dates = _parse([(FieldType.DATE, b"")])
-    assert (only_dates.has_signs, only_dates.has_charsets) == (True, True)
+    assert (found.has_names, found.has_members) == (False, True)
 
 
 def test_a_year_has_a_sign_bit_that_means_nothing() -> None:
@@ -114,7 +111,6 @@ def test_collations_above_250_take_more_bytes() -> None:
 def test_keys_with_prefixes_count_with_their_whole_columns() -> None:
     found = _parse([_VARCHAR, _INT, _TEXT], _field(9, 2, 10, 1, 0))
     assert found.schema.key == ("@2", "@3")
-    assert found.has_key
 
 
 @pytest.mark.parametrize("length", [1, 255, 256, 511, 765, 1020])

@@ -1,8 +1,10 @@
 """Dull-field builders for the owner's tests."""
 
+from collections.abc import Iterable, Mapping
+
 from owner.scheduler.captures import CaptureStatus
 from owner.scheduler.replication import ReplicationSet
-from owner.scheduler.span_index import roster_of
+from owner.scheduler.span_index import SpanIndex
 from owner.scheduler.view import View
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import SpanCheckpoint, SpanState, SpanStatus
@@ -60,7 +62,17 @@ def view(
     if isinstance(captures, list):
         captures = dict.fromkeys(captures, CaptureStatus.INITIALIZED)
     sets = {span: replicating(span, capture) for span, capture in placed.items()}
-    return View(roster_of(sets, sorted(placed if spans is None else spans)), captures, owner, max_tasks, add_batch_size)
+    index = index_of(sets, sorted(placed if spans is None else spans))
+    return View(index, captures, owner, max_tasks, add_batch_size)
+
+
+def index_of(sets: Mapping[TableSpan, ReplicationSet], wanted: Iterable[TableSpan]) -> SpanIndex:
+    """What several sets amount to."""
+    index = SpanIndex()
+    for replication in sets.values():
+        index.add(replication)
+    index.want(wanted)
+    return index
 
 
 def tables(count: int, *, first: int = 1) -> list[TableSpan]:

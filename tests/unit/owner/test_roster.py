@@ -9,10 +9,10 @@ import pytest
 from owner.errors import SpanError
 from owner.scheduler.lowest import Lowest
 from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
-from owner.scheduler.span_index import SpanIndex, roster_of
+from owner.scheduler.span_index import SpanIndex
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import SpanState
-from tests.unit.owner.owner_build import A, B, C, status, tables
+from tests.unit.owner.owner_build import A, B, C, index_of, status, tables
 
 SPANS = tables(6)
 CAPTURES = (A, B, C)
@@ -32,7 +32,6 @@ def _check(span_index: SpanIndex) -> None:
         assert set(span_index.held_by(capture)) == {span for span, at in sets.items() if capture in at.captures}
         assert span_index.written_by(capture) == sorted(span for span, at in sets.items() if at.primary == capture)
     assert span_index.lowest.ts == min((at.checkpoint.checkpoint_ts for at in known), default=None)
-    assert span_index.lowest.highest_ts == max((at.checkpoint.checkpoint_ts for at in known), default=None)
 
 
 class _History:
@@ -116,7 +115,7 @@ def test_what_is_noted_is_what_the_machine_would_make_of_it(
     for known in (short, long):
         known.state, known.captures = state, {A: role}
     told = status(said, ts, time=4.0)
-    if roster_of({SPANS[0]: short}, [SPANS[0]]).note(A, [told]):
+    if index_of({SPANS[0]: short}, [SPANS[0]]).note(A, [told]):
         assert (short.state, short.checkpoint.checkpoint_ts) == (state, 3), "nothing is done then"
         return
     assert long.handle_status(A, told) == []
@@ -128,7 +127,7 @@ def test_two_writers_are_not_passed_over() -> None:
     known = ReplicationSet(SPANS[0], Ts(3))
     known.state, known.captures = SetState.REPLICATING, {A: Role.PRIMARY, B: Role.PRIMARY}
     told = status(SpanState.REPLICATING, 9, time=1.0)
-    assert roster_of({SPANS[0]: known}, [SPANS[0]]).note(A, [told]) == [told]
+    assert index_of({SPANS[0]: known}, [SPANS[0]]).note(A, [told]) == [told]
 
 
 def test_the_least_of_positions_over_random_moves() -> None:
@@ -142,11 +141,10 @@ def test_the_least_of_positions_over_random_moves() -> None:
         positions[number] = ts
         assert lowest.ts == min(positions)
         assert lowest.time == min(positions)
-        assert lowest.highest_ts == max(positions)
     assert len(lowest._heap) <= 2 * len(set(positions)) + 65, "what nobody stands at is not kept"
     for ts in positions:
         lowest.remove(ts)
-    assert (lowest.ts, lowest.time, lowest.highest_ts) == (None, 0.0, None)
+    assert (lowest.ts, lowest.time) == (None, 0.0)
 
 
 def test_spans_that_nobody_has_come_in_the_order_in_which_they_are_wanted() -> None:

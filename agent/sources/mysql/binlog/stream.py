@@ -117,7 +117,6 @@ class BinlogStream:
         self._pause_s = pause_s
         self._paused_until = 0.0
         self.bytes_read = 0
-        self.rows_read = 0
 
     def start(self, *, server_id: int, by_gtid: bool = False, heartbeat_s: float = _HEARTBEAT_S) -> None:
         """Ask for everything behind the position, as replica ``server_id``: by file and offset, or by the GTID set.
@@ -191,7 +190,6 @@ class BinlogStream:
         assert rows > 0 or is_complete, "there is nothing to cut"
         end = int(state[txn.DONE_POS if is_complete else txn.POS])
         cut = self._describe_cut(rows, is_complete=is_complete)
-        self.rows_read += rows
         successor.take_rest(arena, from_byte=end, from_row=rows, rows=int(state[txn.ROWS]))
         self._arena = successor
         state[txn.ROWS] -= rows

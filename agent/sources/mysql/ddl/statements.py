@@ -72,20 +72,6 @@ def truncated_table(statement: str, database: str) -> Name | None:
     return _table(cursor, database)
 
 
-def written_table(statement: str, database: str) -> Name | None:
-    """Schema and name of the first table that a statement writes to; None where that is not plain to see."""
-    cursor = Cursor(list(tokens(statement)))
-    verb = cursor.take_one("INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD")
-    while verb == "LOAD" and cursor and not cursor.take("INTO", "TABLE"):
-        cursor.next()
-    while cursor.take_one("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE"):
-        pass
-    if not verb or (verb == "DELETE" and not cursor.take("FROM")):
-        return None
-    cursor.take("INTO")
-    return _table(cursor, database)
-
-
 def savepoint(statement: str) -> str:
     """The name of the savepoint that is set or gone back to; names differ in more than case."""
     cursor = Cursor(list(tokens(statement)))

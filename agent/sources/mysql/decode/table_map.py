@@ -46,16 +46,12 @@ class TableMap:
     """``map_id``: the number that row events call the table by, until the server closes it.
 
     Where names are missing, columns are called ``@1``, ``@2``, … Where members are, enums and sets have none.
-    ``has_key`` is False for a table without primary key too.
     """
 
     map_id: int
     schema: TableSchema
     has_names: bool
-    has_signs: bool
-    has_charsets: bool
     has_members: bool
-    has_key: bool
 
 
 class _Reader:
@@ -123,10 +119,7 @@ def _parse(reader: _Reader, *, is_mariadb: bool) -> TableMap:
         map_id,
         schema,
         has_names=_NAMES in optional,
-        has_signs=_SIGNS in optional or not any(c.type_id in NUMERIC_TYPES for c in columns),
-        has_charsets=not any(c.type_id in CHARACTER_TYPES and not c.collation for c in columns),
         has_members=has_members,
-        has_key=_KEY in optional or _KEY_WITH_PREFIXES in optional,
     )
 
 

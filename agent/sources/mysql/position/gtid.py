@@ -41,10 +41,6 @@ class MariaGtidSet:
     def __bool__(self) -> bool:
         return bool(self.domains)
 
-    def contains(self, other: "MariaGtidSet") -> bool:
-        """Everything up to ``other`` is included."""
-        return all(seq <= self.domains.get(domain, (0, 0))[1] for domain, (_, seq) in other.domains.items())
-
     def add(self, domain: int, server: int, sequence: int) -> "MariaGtidSet":
         return MariaGtidSet({**self.domains, domain: (server, sequence)})
 
@@ -88,14 +84,6 @@ class MysqlGtidSet:
 
     def __bool__(self) -> bool:
         return bool(self.sources)
-
-    def contains(self, other: "MysqlGtidSet") -> bool:
-        """Every transaction of ``other`` is included."""
-        return all(
-            any(first <= a and b <= last for first, last in self.sources.get(source, ()))
-            for source, intervals in other.sources.items()
-            for a, b in intervals
-        )
 
     def add(self, source: str, first: int, last: int) -> "MysqlGtidSet":
         return MysqlGtidSet({**self.sources, source: _merged([*self.sources.get(source, ()), (first, last)])})

@@ -4,7 +4,7 @@ A moment is a naive Arrow timestamp, of the session's time zone where the column
 is microseconds. A date that no calendar has is not in them: ``retyping`` sets it aside.
 """
 
-from datetime import UTC, datetime, tzinfo
+from datetime import tzinfo
 from typing import Any, Final
 
 import numpy as np
@@ -20,9 +20,6 @@ MICROS: Final = 1_000_000
 MOMENT: Final = pa.timestamp("us")
 _DAY_US: Final = 86_400 * MICROS
 _LONGEST_US: Final = (838 * 3600 + 59 * 60 + 59) * MICROS
-#: of years 0 and 1 to 9999
-_FIRST_US: Final = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * MICROS
-_END_US: Final = (int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) + 86_400) * MICROS
 #: a ``timestamp`` holds what is after 0 and before this; newer servers hold more
 _STAMP_END_US: Final = (1 << 31) * MICROS
 Micros = npt.NDArray[np.int64]
@@ -59,10 +56,6 @@ def fewer_digits_of_moments(values: Micros, digits: int, *, is_rounded: bool) ->
     if is_rounded and unit > 1:
         cut = np.where(values - cut >= unit // 2, cut + unit, cut)
     return np.asarray(cut, np.int64)
-
-
-def is_calendar(values: Micros) -> npt.NDArray[np.bool_]:
-    return (values >= _FIRST_US) & (values < _END_US)
 
 
 def local(values: pa.Array, zone: tzinfo) -> pa.Array:

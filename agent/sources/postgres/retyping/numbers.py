@@ -28,10 +28,6 @@ def mapped(values: pa.Array, function: Callable[[object], object], arrow: pa.Dat
     return found.take(encoded.indices)
 
 
-def whole_to_whole(values: pa.Array, after: Column) -> pa.Array:
-    return values.cast(arrow_type(after))
-
-
 def whole_to_float(values: pa.Array, after: Column) -> pa.Array:
     return values.cast(arrow_type(after), safe=False)
 

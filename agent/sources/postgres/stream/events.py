@@ -7,7 +7,6 @@ changes, and a table that gets a new version gets a new slot, so that all its ev
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,15 +16,6 @@ from agent.sources.postgres.decode.wire import CLOCK_EPOCH
 from agent.sources.postgres.stream.split import ABSENT, UNWANTED, find
 
 _KEY_FLAG = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Truncate:
-    """``relations``: oids of the tables that one TRUNCATE emptied."""
-
-    relations: tuple[int, ...]
-    cascade: bool
-    restart_identity: bool
 
 
 def server_microseconds(seconds: float) -> int:
@@ -55,9 +45,10 @@ def _column(body: bytes, at: int) -> tuple[Column, int]:
     return Column(name, type_id, modifier, is_key=bool(flags & _KEY_FLAG)), at + 8
 
 
-def parse_truncate(body: bytes) -> Truncate:
-    count, options = struct.unpack_from("!iB", body, 1)
-    return Truncate(struct.unpack_from(f"!{count}I", body, 6), bool(options & 1), bool(options & 2))
+def parse_truncate(body: bytes) -> tuple[int, ...]:
+    """Oids of the tables that one TRUNCATE emptied."""
+    (count,) = struct.unpack_from("!i", body, 1)
+    return struct.unpack_from(f"!{count}I", body, 6)
 
 
 def _text(body: bytes, at: int) -> tuple[str, int]:

@@ -73,7 +73,6 @@ class ReplicationStream:
         #: tables that are taken in when a row of theirs comes
         self._awaited: dict[int, TableSchema] = {}
         self.bytes_read = 0
-        self.rows_read = 0
 
     def start(self, slot: str, publications: Sequence[str], *, binary: bool) -> None:
         """:raises SourceError: the server refuses; see ``refusals``."""
@@ -143,7 +142,6 @@ class ReplicationStream:
             is_complete=bool(is_complete),
             ddl=self._take_changes() if is_complete else (),
         )
-        self.rows_read += rows
         successor.take_rest(arena, from_byte=end, from_row=rows, rows=int(state[split.ROWS]))
         self._arena = successor
         state[split.ROWS] -= rows
@@ -253,11 +251,11 @@ class ReplicationStream:
     def _take_changes(self) -> tuple[DdlRecord, ...]:
         return self._tracker.take(self.resolved_ts) if self._tracker is not None else ()
 
-    def _record_truncate(self, truncate: events.Truncate, at: int, end: int) -> None:
+    def _record_truncate(self, relations: tuple[int, ...], at: int, end: int) -> None:
         """One event for each of its tables; they share the bytes."""
         state = self._state
-        slots = [self._declarations.slot(relation) for relation in truncate.relations]
-        for relation in truncate.relations:
+        slots = [self._declarations.slot(relation) for relation in relations]
+        for relation in relations:
             self._truncations.note(relation, Ts(int(state[split.COMMIT_TS])))
         for slot in slots:
             seq = int(state[split.SEQ])
