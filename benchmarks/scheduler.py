@@ -8,6 +8,7 @@ capture. The tables are in several changefeeds, since the record of one changefe
 - *cold*: from captures that have nothing to every span written by one of them, in real time, all costs counted.
 - *steady*: every span of every capture comes further twice a second, each capture at its own time. A tick's time is the
   owner's alone; what decoding takes beside it is counted apart.
+- *idle*: twenty changefeeds of ten tables that nothing happens to, CPU time of one tick.
 - *memory*: what a new owner keeps after it has learnt everything from the captures' first answers (``tracemalloc``),
   and apart from that what the etcd state keeps of each table.
 
@@ -54,6 +55,7 @@ _TABLES_PER_FEED = 10_000
 _TICK_S = 0.05
 _FLUSH_TICKS = 10
 _STEADY_TICKS = 400
+_IDLE_FEEDS, _IDLE_TABLES = 20, 10
 _URI = SealedUri(masked="postgresql://h/d", sealed="x")
 
 
@@ -128,10 +130,11 @@ class _Fleet:
 class _Cluster:
     """Owner, state and fleet; ``step`` is one tick of everybody."""
 
-    def __init__(self, spans: int, captures: int) -> None:
+    def __init__(self, spans: int, captures: int, *, tables_per_feed: int = _TABLES_PER_FEED) -> None:
         self.spans = spans
         self.captures = [CaptureId(f"capture-{number:02}") for number in range(captures)]
-        self.feeds = [ChangefeedId(f"feed-{number:02}") for number in range(-(-spans // _TABLES_PER_FEED))]
+        self.feeds = [ChangefeedId(f"feed-{number:02}") for number in range(-(-spans // tables_per_feed))]
+        self._tables_per_feed = tables_per_feed
         self.state = ClusterState(CLUSTER)
         self.fleet = _Fleet(self.captures, self.feeds)
         self.wire = _Wire()
@@ -204,8 +207,8 @@ class _Cluster:
                 keys.InfoKey(CLUSTER, NAMESPACE, feed), ChangefeedInfo(id=feed, source=_URI, sink=_URI, epoch=1)
             )
             self._record(keys.LogKey(CLUSTER, NAMESPACE, feed, "main"), LogHead(resolved_ts=Ts(1 << 40)))
-            self._record(keys.UnitKey(CLUSTER, NAMESPACE, feed, "main"), _unit(min(left, _TABLES_PER_FEED)))
-            left -= _TABLES_PER_FEED
+            self._record(keys.UnitKey(CLUSTER, NAMESPACE, feed, "main"), _unit(min(left, self._tables_per_feed)))
+            left -= self._tables_per_feed
 
     def _record(self, key: keys.Key, record: Record) -> None:
         self._put(str(key), record.encode())
@@ -224,7 +227,7 @@ def _unit(tables: int) -> UnitRecord:
 
 
 def run(spans: int = 100_000, captures: int = 20, *, more_spans: int = 500_000) -> dict[str, object]:
-    figures = _measure(spans, captures, ticks=_STEADY_TICKS) | _memory(spans, captures)
+    figures = _idle() | _measure(spans, captures, ticks=_STEADY_TICKS) | _memory(spans, captures)
     peer_s = _one_phase(spans, captures)
     grown = _measure(more_spans, captures, ticks=_STEADY_TICKS // 4) if more_spans else {}
     return {
@@ -278,6 +281,20 @@ def _steady(cluster: _Cluster, count: int) -> dict[str, object]:
         "steady_owner_share_of_a_core": round(sum(ticks) / 1e3 / virtual_s, 3),
         "steady_codec_share_of_a_core": round((cluster.wire.seconds - before_s) / virtual_s, 3),
     }
+
+
+def _idle(ticks: int = 400) -> dict[str, object]:
+    """Twenty small changefeeds that nothing happens to; heartbeats are due now and then."""
+    cluster = _Cluster(_IDLE_FEEDS * _IDLE_TABLES, 3, tables_per_feed=_IDLE_TABLES)
+    while not cluster.is_settled:
+        cluster.step()
+    for _ in range(2 * _FLUSH_TICKS):
+        cluster.step(is_busy=True)
+    started = time.process_time()
+    for _ in range(ticks):
+        cluster.ticks += 1
+        cluster.decide([])
+    return {"idle_tick_of_20_changefeeds_ms": round(1e3 * (time.process_time() - started) / ticks, 2)}
 
 
 def _memory(spans: int, captures: int) -> dict[str, object]:

@@ -107,7 +107,8 @@ class Owner:
         now: float,
     ) -> list[Effect]:
         effects: list[Effect] = []
-        loads = Counter(capture for changefeed in self.changefeeds.values() for capture in _workers_of(changefeed))
+        workers = {id: _workers_of(changefeed) for id, changefeed in self.changefeeds.items()}
+        loads = Counter(capture for captures in workers.values() for capture in captures)
         spans = sum(len(changefeed.run.coordinator.sets) for changefeed in self.changefeeds.values() if changefeed.run)
         heartbeat_budget = HeartbeatBudget(self._settings.scheduler, spans=spans)
         world = World(tuple(sorted(cluster_format.knowing(state))), loads, heartbeat_budget, state.format)
@@ -116,13 +117,13 @@ class Owner:
                 effects.append(WakeAt(now))
                 continue
             changefeed = self.changefeeds[id]
-            before = _workers_of(changefeed)
             try:
                 effects += changefeed.tick(state.changefeeds[id], messages.get(id, []), world, now)
             except Exception as error:  # isolation is the point: one changefeed's fault stays its own
                 effects += _failed(changefeed, error, now)
-            loads.update(_workers_of(changefeed))
-            loads.subtract(before)
+            if (now_has := _workers_of(changefeed)) != workers[id]:
+                loads.update(now_has)
+                loads.subtract(workers[id])
         return effects
 
     def _on_outcome(self, event: jobs.Outcome, now: float) -> list[Effect]:

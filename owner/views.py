@@ -136,7 +136,7 @@ def view(
     """``changefeed`` over the records of ``feed``."""
     facts = Facts.of(feed, info)
     facts = replace(facts, status=changefeed.latest or facts.status)
-    limits = changefeed.limits(feed, info, now)
+    limits = changefeed.limits(facts, now)
     work = _work(changefeed.run, facts)
     lag = _lag(facts, limits, wall)
     log_ts, log_position = _log_place(facts)

@@ -7,7 +7,7 @@ stops it takes a tick of its own. Whatever fails in here fails this changefeed (
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from owner.errors import JobRefusedError
 from owner.feed import amendment, retention
@@ -70,6 +70,8 @@ class Changefeed:
         self._warnings: list[RunningError] = []
         self._epoch_floor = 0
         self._status_at = float("-inf")
+        self._facts: Facts | None = None
+        self._facts_change = 0
 
     def tick(self, feed: ChangefeedState, messages: Sequence[Message], world: World, now: float) -> list[Effect]:
         """One round."""
@@ -173,21 +175,20 @@ class Changefeed:
             raise JobRefusedError(f"changefeed {self.id} is at {furthest}, past {ts}; hold it at a later Ts")
         self.hold = Hold(ts, until)
 
-    def limits(self, feed: ChangefeedState, info: ChangefeedInfo, now: float) -> Limits:
+    def limits(self, facts: Facts, now: float) -> Limits:
         """What holds this changefeed back at ``now``."""
         if self.hold is not None and now >= self.hold.until:
             self.hold = None
         sync_point_ts = self.sync_points.hold_ts if self.sync_points else None
         cuts = self.run.repartitions.holds if self.run else {}
-        names = self._names_of(Facts.of(feed, info))
         return barrier.limits(
-            info.target_ts,
+            facts.info.target_ts,
             self.hold,
-            feed.ddl.values(),
+            facts.pending_ddl,
             cuts=cuts,
             sync_point_ts=sync_point_ts,
-            held=feed.held,
-            names=names,
+            held=facts.held,
+            names=self._names_of(facts) if facts.pending_ddl or cuts else {},
         )
 
     def _tick(
@@ -199,15 +200,17 @@ class Changefeed:
         )
         errors, joins = repartition.joined([*taken.errors, *self._errors], feed.cuts)
         self._errors = []
-        facts = Facts.of(feed, info)
+        facts = self._facts_of(feed, info)
         verdict, errors = self._judge_tables(facts, [*errors, *taken.tables], world, now)
         clearing = (*taken.patches, *(self._put_cut(before, wish) for before, wish in joins), *verdict.changes)
         warnings, self._warnings = [*taken.warnings, *self._warnings], []
-        conditions = self.conditions.now(self.run, facts, self.limits(feed, info, now), now)
+        limits = self.limits(facts, now)
+        conditions = self.conditions.now(self.run, facts, limits, now)
         after = self.machine.tick(info, [*errors, *verdict.errors], warnings, now, conditions=conditions)
         if after.epoch != info.epoch or not is_running(after.state):
             return [*verdict.effects, *self._tick_standing(feed, after, now, clearing)]
-        effects = self._tick_running(feed, after, messages, world, now, clearing, verdict, conditions)
+        facts = facts if after is info else replace(facts, info=after)
+        effects = self._tick_running(feed, facts, limits, messages, world, now, clearing, verdict, conditions)
         return [*verdict.effects, *effects]
 
     def _judge_tables(
@@ -241,7 +244,8 @@ class Changefeed:
     def _tick_running(
         self,
         feed: ChangefeedState,
-        info: ChangefeedInfo,
+        facts: Facts,
+        limits: Limits,
         messages: Sequence[Message],
         world: World,
         now: float,
@@ -249,7 +253,6 @@ class Changefeed:
         verdict: Verdict,
         conditions: Sequence[RunningError],
     ) -> list[Effect]:
-        facts, limits = Facts.of(feed, info), self.limits(feed, info, now)
         run = self._run_of(facts, now)
         effects: list[Effect] = [*run.tick(facts, messages, limits, world, now)]
         self._errors += run.errors()
@@ -262,7 +265,7 @@ class Changefeed:
         self.held.catch_up(facts, status, run, verdict, now)
         clearing, effects = (*clearing, *verdict.changes[count:]), [*effects, *verdict.effects[told:]]
         due_at = self._status_due_at(feed.status, status)
-        if after != feed.info or clearing or now >= due_at:
+        if clearing or now >= due_at or (after is not feed.info and after != feed.info):
             self._status_at, due_at = now, float("inf")
             effects += self._commit(feed, after, status, clearing, now=now)
         return [*effects, WakeAt(self._next_at(run, facts, due_at, now))]
@@ -272,6 +275,8 @@ class Changefeed:
         assert self.sync_points is not None, "made with the run"
         if run.repartitions.holds and self.sync_points.phase is Phase.IDLE:
             return []  # tables that are brought together have their turn first: both would wait for each other
+        if not facts.info.config.sync_point_interval_seconds and self.sync_points.phase is Phase.IDLE:
+            return []
         before = self.sync_points.hold_ts
         effects = self.sync_points.tick(facts, run.positions, now)
         return effects if self.sync_points.hold_ts == before else [*effects, WakeAt(now)]
@@ -284,7 +289,7 @@ class Changefeed:
 
     def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
         """When to write ``status``: never if it is stored, soon if it is further, later if only time continued."""
-        if stored == status:
+        if stored is status or stored == status:
             return float("inf")
         if stored is not None and stored.with_(checkpoint_time=status.checkpoint_time) == status:
             return self._status_at + self._settings.status_time_interval_s
@@ -307,6 +312,12 @@ class Changefeed:
         return status, self.machine.note_progress(
             info, run.progress(facts), has_work=has_work, now=now, conditions=conditions
         )
+
+    def _facts_of(self, feed: ChangefeedState, info: ChangefeedInfo) -> Facts:
+        """The same facts as long as nothing of the changefeed has changed in etcd."""
+        if self._facts is None or self._facts_change != feed.change or self._facts.info is not info:
+            self._facts, self._facts_change = Facts.of(feed, info), feed.change
+        return self._facts
 
     def _run_of(self, facts: Facts, now: float) -> Run:
         if self.run is None or self.run.epoch != facts.info.epoch:
@@ -361,7 +372,7 @@ class Changefeed:
 
     def _names_of(self, facts: Facts) -> Mapping[int, str]:
         """Names of tables that schema changes or repartitions wait for."""
-        waiting = {id for record in facts.ddl.values() for id in record.pending_ids} | facts.cuts.keys()
+        waiting = {id for record in facts.pending_ddl for id in record.pending_ids} | facts.cuts.keys()
         return {id: facts.name_of(id) for id in waiting}
 
     def _put_cut(self, before: TablePartitioning | None, after: TablePartitioning) -> patches.Patch:

@@ -101,7 +101,7 @@ class HeldTables:
     def tick(self, facts: "Facts", spans: Spans, now: float) -> Verdict:
         """One round."""
         verdict = Verdict()
-        if facts.tables is None or not (facts.held or self._errors or self._refusals):
+        if not (facts.held or self._errors or self._refusals) or facts.tables is None:
             return verdict
         tables = {table.table_id: table for table in facts.tables}
         at = spans.reached([*(id for id, held in facts.held.items() if held.stage is HoldStage.TRIED), *self._errors])
@@ -119,8 +119,7 @@ class HeldTables:
         What has not been written any further has proved nothing, unless there is nothing to write up to the log's end
         or the changefeed's target.
         """
-        tried = [id for id, held in facts.held.items() if held.stage is HoldStage.TRIED]
-        tried = [id for id in tried if id not in self._errors and id not in verdict.touched]
+        tried = [id for id in facts.stragglers if id not in self._errors and id not in verdict.touched]
         if not tried or facts.tables is None or facts.head is None:
             return
         at = spans.reached(tried, is_written=True)
@@ -138,6 +137,8 @@ class HeldTables:
 
     def ceiling(self, facts: "Facts", spans: Spans) -> Ts | None:
         """How far the checkpoint may come while tables are about to reach it; None: as far as it can."""
+        if not self._laps:
+            return None
         last = [id for id, lap in self._laps.items() if lap.is_last and id in facts.held]
         return min(spans.reached(last).values(), default=None) if last else None
 
@@ -148,6 +149,8 @@ class HeldTables:
 
     def next_at(self, held: Mapping[int, HeldTable]) -> float:
         """When time alone moves it on."""
+        if not held and self._doubt_since is None:
+            return float("inf")
         times = [table.retry_at for table in held.values() if table.stage is HoldStage.HELD and table.retry_at]
         retry_at = min(times, default=float("inf")) - self._wall_offset_s
         return retry_at if self._doubt_since is None else min(retry_at, self._doubt_since + _DOUBT_S)

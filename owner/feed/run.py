@@ -5,7 +5,7 @@ records and the captures' messages and gives messages; what follows for the chan
 ``owner.feed.changefeed`` to say.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from owner.feed.workers import Placement, Stage, WorkerManager
 from owner.progress.barrier import Limits
@@ -22,6 +22,8 @@ from reactor.effects import Effect, Send
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Message
 from reactor.records.changefeed import RunningError, TableRecord
+
+_NONE: frozenset[int] = frozenset()
 
 
 class Run:
@@ -52,7 +54,7 @@ class Run:
         :raises owner.errors.SpanError: the captures contradict each other.
         """
         cuts = self.repartitions.cuts(facts.cuts)
-        self._away = frozenset(id for id, spans in cuts.items() if not spans)
+        self._away = frozenset(id for id, spans in cuts.items() if not spans) if cuts else _NONE
         effects = self.coordinator.poll(
             self._starts_of(facts),
             world.alive,
@@ -75,18 +77,22 @@ class Run:
         if starts is None:
             return None
         self.head_stall.note(facts.head and (facts.head.resolved_ts, facts.head.resolved_time), now)
-        counted = starts.keys() - facts.held.keys()
-        standing = [at for at in self.repartitions.standing(facts.cuts) if at.span.table_id in counted]
+        standing = [
+            at
+            for at in self.repartitions.standing(facts.cuts)
+            if at.span.table_id in starts and at.span.table_id not in facts.held
+        ]
         lowest = self.coordinator.lowest
-        if lowest is None or not self._away & counted <= {at.span.table_id for at in standing}:
+        if lowest is None or (self._away and not self._counted(facts) & self._away <= _tables_of(standing)):
             return None
         positions = [(at.checkpoint_ts, at.checkpoint_time) for at in standing]
         if lowest.ts is not None:
             positions.append((lowest.ts, lowest.time))
         slowest = min(positions, key=lambda at: (at[0], -at[1]), default=None)
-        begun = [starts[table] for table in counted]
-        log_start_ts = max([facts.status.checkpoint_ts, *begun]) if facts.head is None else Ts(0)
-        return advance(slowest, facts.head, limits, start_ts=log_start_ts)
+        if facts.head is not None:
+            return advance(slowest, facts.head, limits)
+        begun = [starts[table] for table in self._counted(facts)]
+        return advance(slowest, None, limits, start_ts=max([facts.status.checkpoint_ts, *begun]))
 
     def recut(self, facts: Facts, now: float, *, is_held: bool) -> list[Effect]:
         """Tables that shall have other spans, one step on."""
@@ -97,8 +103,7 @@ class Run:
         """Schema changes, one step on."""
         if not facts.ddl:
             return []
-        is_waiting = any(record.pending_ids for record in facts.ddl.values())
-        return self.schemas.tick(facts, self.positions() if is_waiting else (), now)
+        return self.schemas.tick(facts, self.positions() if facts.pending_ddl else (), now)
 
     def positions(self) -> list[SpanPosition]:
         """How far every span is known to be."""
@@ -155,12 +160,16 @@ class Run:
         tables = facts.tables
         if tables is None:
             return None
-        parked = frozenset(facts.held.keys() - facts.stragglers.keys()) if facts.held else frozenset[int]()
+        parked = frozenset(facts.held.keys() - facts.stragglers.keys()) if facts.held else _NONE
         if tables is not self._tables or parked != self._parked:
             starts = {table.table_id: table.start_ts for table in tables if table.table_id not in parked}
             self._tables, self._parked = tables, parked
             self._starts = self._starts if starts == self._starts else starts
         return self._starts
+
+    def _counted(self, facts: Facts) -> Set[int]:
+        """Tables that the watermark is of."""
+        return self._starts.keys() - facts.held.keys()
 
     def _note_workers(self, world: World, now: float) -> None:
         self.workers.handle_alive(world.alive, now)
@@ -188,3 +197,7 @@ class Run:
         """Where this changefeed's workers are, for the placement of others."""
         at_work = (Stage.CREATING, Stage.ONLINE)
         return [worker.capture for worker in self.workers.workers.values() if worker.stage in at_work]
+
+
+def _tables_of(positions: Iterable[SpanPosition]) -> Set[int]:
+    return {at.span.table_id for at in positions}

@@ -40,10 +40,13 @@ class Limits:
         return min(self.barrier.global_ts, self.min_table_ts)
 
 
+_FREE = Limits(Barrier(), MAX_TS)
+
+
 def limits(
     target_ts: Ts | None,
     hold: Hold | None,
-    ddl: Iterable[DdlRecord],
+    ddl: Collection[DdlRecord],
     *,
     cuts: Mapping[int, Ts] = MappingProxyType({}),
     sync_point_ts: Ts | None = None,
@@ -52,6 +55,8 @@ def limits(
 ) -> Limits:
     """The barrier that all of them together make. ``cuts``: tables that wait for new spans, and where. ``held``: tables
     that nobody waits for. ``names``: schema.name of tables."""
+    if target_ts is None and hold is None and sync_point_ts is None and not cuts and not ddl:
+        return _FREE
     changes = {table: ts for table, ts in _first_by_table(ddl).items() if table not in held}
     cuts = {table: ts for table, ts in cuts.items() if table not in held}
     tables = {table: min(changes.get(table, MAX_TS), cuts.get(table, MAX_TS)) for table in {**changes, **cuts}}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from owner.progress.units import SOURCE, current_unit, tables_of
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
@@ -32,9 +33,9 @@ class World:
     format: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
-    """One changefeed's stored records, as its run needs them."""
+    """One changefeed's stored records, as its run needs them; what follows from them is found out once."""
 
     info: ChangefeedInfo
     status: ChangefeedStatus
@@ -55,26 +56,31 @@ class Facts:
         unit, head = feed.units.get(SOURCE), feed.heads.get(SOURCE)
         return cls(info, status, unit, head, points, feed.cuts, feed.ddl, feed.held)
 
-    @property
+    @cached_property
     def unit(self) -> Unit | None:
         """What is due; None when every unit has finished."""
         return current_unit(self.info.mode, self.record)
 
-    @property
+    @cached_property
     def tables(self) -> tuple[TableRecord, ...] | None:
         """Those whose spans may be replicated; None while that is not known."""
         return tables_of(self.info.mode, self.record)
 
-    @property
+    @cached_property
     def table_ids(self) -> frozenset[int]:
         return frozenset(table.table_id for table in self.tables or ())
 
-    @property
+    @cached_property
     def flowing(self) -> tuple[TableRecord, ...]:
         """Those that count: neither held nor about to catch up."""
         return tuple(table for table in self.tables or () if table.table_id not in self.held)
 
-    @property
+    @cached_property
+    def pending_ddl(self) -> tuple[DdlRecord, ...]:
+        """Schema changes that some table still waits for."""
+        return tuple(record for record in self.ddl.values() if record.pending_ids)
+
+    @cached_property
     def stragglers(self) -> Mapping[int, Ts]:
         """Held tables that are tried again, and where they are."""
         return {id: held.ts for id, held in self.held.items() if held.stage is HoldStage.TRIED}

@@ -23,6 +23,9 @@ class Taken:
     patches: tuple[patches.Patch, ...]
 
 
+_NOTHING = Taken((), (), (), ())
+
+
 def take(
     positions: Mapping[CaptureId, TaskPosition],
     alive: Collection[CaptureId],
@@ -32,6 +35,8 @@ def take(
     feed: ChangefeedId,
 ) -> Taken:
     """What there is to know, and the patches that clear it."""
+    if not positions:
+        return _NOTHING
     errors, warnings, tables, clearing = [], [], list[RunningError](), []
     for capture, position in sorted(positions.items()):
         is_alive = capture in alive
@@ -41,10 +46,10 @@ def take(
             warnings.append(position.warning)
         if is_alive:
             tables += position.tables
-        cleared = position.with_(error=None, warning=None, tables=())
-        if not is_alive or position != cleared:
+        if not is_alive or position.error is not None or position.warning is not None or position.tables:
             key = PositionKey(cluster, namespace, capture, feed)
-            clearing.append(_clear(key, position, cleared if is_alive else None))
+            cleared = position.with_(error=None, warning=None, tables=()) if is_alive else None
+            clearing.append(_clear(key, position, cleared))
     return Taken(tuple(errors), tuple(warnings), tuple(tables), tuple(clearing))
 
 

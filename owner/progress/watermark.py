@@ -60,12 +60,14 @@ def merged(status: ChangefeedStatus, watermark: Watermark, limits: Limits) -> Ch
     """``status`` moved to ``watermark``; nothing in it ever goes back."""
     checkpoint_ts = max(status.checkpoint_ts, watermark.checkpoint_ts)
     is_new = watermark.checkpoint_ts == checkpoint_ts and watermark.checkpoint_time > 0
-    return status.with_(
-        checkpoint_ts=checkpoint_ts,
-        checkpoint_time=max(status.checkpoint_time, watermark.checkpoint_time) if is_new else status.checkpoint_time,
-        resolved_ts=max(status.resolved_ts, watermark.resolved_ts, checkpoint_ts),
-        min_table_barrier_ts=max(checkpoint_ts, limits.min_table_ts),
-    )
+    changes = {
+        "checkpoint_ts": checkpoint_ts,
+        "checkpoint_time": max(status.checkpoint_time, watermark.checkpoint_time) if is_new else status.checkpoint_time,
+        "resolved_ts": max(status.resolved_ts, watermark.resolved_ts, checkpoint_ts),
+        "min_table_barrier_ts": max(checkpoint_ts, limits.min_table_ts),
+    }
+    before = (status.checkpoint_ts, status.checkpoint_time, status.resolved_ts, status.min_table_barrier_ts)
+    return status if before == tuple(changes.values()) else status.with_(**changes)
 
 
 def covers(tables: Collection[int], positions: Iterable[SpanPosition]) -> bool:

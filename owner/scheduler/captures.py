@@ -79,6 +79,8 @@ class CaptureManager:
     def handle_alive(self, alive: Iterable[CaptureId]) -> None:
         """Meet new captures and lose those whose lease is over."""
         present = set(alive)
+        if present == self.captures.keys():
+            return
         for capture in sorted(self.captures.keys() - present):
             del self.captures[capture]
             self._first_answers.pop(capture, None)
@@ -168,13 +170,17 @@ class CaptureManager:
         """
         due: set[CaptureId] = set()
         self._is_full_late = False
-        for capture in sorted(self.captures.values(), key=lambda known: (known.full_heartbeat_at, known.id)):
+        heartbeat_s, interval_s = self._settings.heartbeat_s, heartbeat_budget.interval_s
+        waiting: list[Capture] = []
+        for capture in self.captures.values():
             if not capture.epoch:
-                if now - capture.heartbeat_at >= self._settings.heartbeat_s:
+                if now - capture.heartbeat_at >= heartbeat_s:
                     due.add(capture.id)
-            elif now - capture.full_heartbeat_at >= heartbeat_budget.interval_s:
-                if heartbeat_budget.take(len(held(capture.id))):
-                    due.add(capture.id)
-                else:
-                    self._is_full_late = True
+            elif now - capture.full_heartbeat_at >= interval_s:
+                waiting.append(capture)
+        for capture in sorted(waiting, key=lambda known: (known.full_heartbeat_at, known.id)):
+            if heartbeat_budget.take(len(held(capture.id))):
+                due.add(capture.id)
+            else:
+                self._is_full_late = True
         return due

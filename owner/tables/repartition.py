@@ -50,6 +50,7 @@ _FAILURES_MAX = 3
 SINK_CUT = "SinkCut"
 #: records that the policy writes in one transaction
 _POLICY_BATCH = 50
+_NO_CUTS: Cuts = {}
 
 
 class Repartitions:
@@ -71,11 +72,13 @@ class Repartitions:
 
     def cuts(self, stored: Mapping[int, TablePartitioning]) -> Cuts:
         """What the scheduler shall replicate of tables that are not one span."""
+        if not stored:
+            return _NO_CUTS
         return {id: () if self._is_away(cut) else even_spans(id, cut.spans) for id, cut in stored.items()}
 
     def standing(self, stored: Mapping[int, TablePartitioning]) -> list[SpanPosition]:
         """Positions of the tables whose spans are not replicated because they are being repartitioned."""
-        away = [cut for cut in stored.values() if self._is_away(cut)]
+        away = [cut for cut in stored.values() if self._is_away(cut)] if stored else []
         return [SpanPosition(TableSpan(cut.table_id), self._stands_at(cut)) for cut in away]
 
     def waiting(self, stored: Mapping[int, TablePartitioning]) -> str:
@@ -120,7 +123,7 @@ class Repartitions:
 
     def next_at(self) -> float:
         """When time alone moves it on."""
-        return min(self._ask_at.values(), default=float("inf"))
+        return min(self._ask_at.values()) if self._ask_at else float("inf")
 
     def _go_on(
         self, facts: "Facts", table: TableRecord, cut: TablePartitioning, sets: Sets, now: float, *, is_held: bool

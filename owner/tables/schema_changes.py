@@ -107,6 +107,8 @@ class SchemaChanges:
 
     def next_at(self) -> float:
         """When time alone moves it on."""
+        if not self._works:
+            return float("inf")
         return min((work.retry_at for work in self._works.values() if work.retry_at is not None), default=float("inf"))
 
     def _continue(self, facts: "Facts", part: DdlRecord, spans: Collection[SpanPosition], now: float) -> list[Effect]:
