@@ -4,6 +4,5 @@
       └──────────dump unit (Spark)──staged Parquet──load unit───────────────►┘
 
 ``agent.control.agent``, ``gate`` and ``table_span`` decide and do no I/O; everything else here does. Owner and agent
-meet only
-in ``reactor.messages`` and ``reactor.records.changefeed``.
+meet only in ``reactor.messages`` and ``reactor.records.changefeed``.
 """

@@ -2,8 +2,7 @@
 
 The real owner over the real state, and real agents whose executors obey at once; time is virtual, in ticks of 50 ms.
 Every message is encoded and decoded as between two machines (``capture.messaging.frames``), also those of the owner's
-own
-capture. The tables are in several changefeeds, since the record of one changefeed's tables has to fit into etcd.
+own capture. The tables are in several changefeeds, since the record of one changefeed's tables has to fit into etcd.
 
 - *cold*: from captures that have nothing to every span written by one of them, in real time, all costs counted.
 - *steady*: every span of every capture comes further twice a second, each capture at its own time. A tick's time is the

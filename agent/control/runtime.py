@@ -18,8 +18,7 @@ from reactor.records.changefeed import DdlRecord, LogHead, RunningError, TableCh
 @dataclass(frozen=True, slots=True)
 class SpanPosition:
     """How far one span is. ``committed_ts``: what the sink records; it lags behind ``checkpoint_ts`` by ranges that
-    hold
-    no event of the table, which are not written."""
+    hold no event of the table, which are not written."""
 
     span: TableSpan
     table: TableRecord

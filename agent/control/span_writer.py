@@ -4,8 +4,7 @@
                                                     StopSpan ─► leave it (after the flush under way) ─► SpanStopped
 
 The decisions are ``agent.control.table_span``'s; this actor carries them out, one at a time, and always answers.
-While the
-sink as a whole cannot be asked it asks again, tells people, and answers then.
+While the sink as a whole cannot be asked it asks again, tells people, and answers then.
 """
 
 from collections.abc import Callable

@@ -114,8 +114,7 @@ class Feed:
 
 class ChangefeedRuntime:
     """``agent.control.runtime.SpanRuntime`` of one changefeed. ``checkpoint`` tells what every span that flows has
-    passed, ``held``
-    what every held table has."""
+    passed, ``held`` what every held table has."""
 
     def __init__(
         self,

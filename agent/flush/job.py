@@ -50,7 +50,9 @@ def flush(
     deadline: Deadline | None = None,
     at_once: int | None = None,
 ) -> Flushed:
-    """Move ``positions`` towards their targets; blocking. ``deadline``, ``at_once``: see ``ports.Executor``.
+    """Move ``positions`` towards their targets; blocking.
+
+    ``deadline``, ``at_once``: see ``agent.ports.executor.Executor``.
 
     :raises LogError: the log does not hold what the spans need.
     :raises JobError: the job failed as a whole.

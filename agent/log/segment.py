@@ -4,8 +4,8 @@ A segment is an Arrow IPC file (lz4) with record batches of one table and schema
 batch and from one to the next. None is larger than some mebibytes: it is decompressed and decoded as a whole, and what
 decoding makes of narrow rows is larger than they are. The name tells the segment's place; the file's schema metadata
 tells which batch is whose, so a reader touches only the batches of its table; every batch carries the table's schema
-and the commit time of its newest event, or of a newer one of the same segment.
-Which files belong to the log is not said here: the head says it (``agent.log.reader``).
+and the commit time of its newest event, or of a newer one of the same segment. Which files belong to the log is not
+said here: the head says it (``agent.log.reader``).
 """
 
 import json

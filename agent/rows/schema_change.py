@@ -1,8 +1,7 @@
 """Schema changes as values: what a sink's table becomes, and what the log so far says of each table.
 
 A source finds that a table has changed and writes a ``reactor.records.changefeed.TableChange``, with schemas that are
-still the
-source's. ``SchemaChange`` is the same for a sink: Arrow columns, each with where its values come from.
+still the source's. ``SchemaChange`` is the same for a sink: Arrow columns, each with where its values come from.
 """
 
 from collections.abc import Callable, Iterable, Mapping

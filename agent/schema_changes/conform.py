@@ -2,8 +2,7 @@
 
 A transaction that changes a table may have written rows before, under the old schema. They are flushed after the change
 (``reactor.records.changefeed.DdlRecord``), into a table that is changed already, so their columns follow the change:
-names, types,
-and in a new column what the source gave to existing rows.
+names, types, and in a new column what the source gave to existing rows.
 """
 
 from collections.abc import Mapping

@@ -20,7 +20,7 @@ from reactor.records.changefeed import SinkMode, TableRecord
 
 
 class BlackholeSink:
-    """``ports.Sink`` without a place to write to."""
+    """``agent.ports.sink.Sink`` without a place to write to."""
 
     def __init__(self, uri: SinkUri, *, changefeed: str, mode: SinkMode) -> None:
         if uri.options:

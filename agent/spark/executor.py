@@ -1,4 +1,4 @@
-"""The Spark side of ``ports.Executor``: ``map`` runs one Spark task per descriptor.
+"""The Spark side of ``agent.ports.executor.Executor``: ``map`` runs one Spark task per descriptor.
 
 Jobs use the DataFrame API alone (``range`` → ``mapInArrow`` → ``collect``), so the same code runs on ``local[*]``,
 ``spark://…``, YARN, Kubernetes and Spark Connect (``sc://…``). Rows never cross the JVM: a task gets its orders from a
@@ -38,9 +38,10 @@ _ERROR_LENGTH_MAX = 300
 
 
 class SparkExecutor:
-    """``ports.Executor`` on Spark. Thread-safe. The session starts with ``start``, or with the first ``map``.
+    """``agent.ports.executor.Executor`` on Spark. Thread-safe.
 
-    ``settings`` are Spark's own and win over ours; ``work_dir`` takes logs and scratch files (else a temporary one).
+    The session starts with ``start``, or with the first ``map``. ``settings`` are Spark's own and win over
+    ours; ``work_dir`` takes logs and scratch files (else a temporary one).
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class SparkExecutor:
         deadline: Deadline | None = None,
         at_once: int | None = None,
     ) -> list[U]:
-        """See ``ports.Executor.map``.
+        """See ``agent.ports.executor.Executor.map``.
 
         :raises JavaError: no Java, or one too old.
         :raises JobTimeoutError: ``deadline`` ended first.

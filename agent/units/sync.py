@@ -2,9 +2,9 @@
 
 A *session* is one connection: the source checks that it can continue exactly where the log is and opens the stream,
 one thread reads it (``stream_reader``), and each chunk is written and made part of the log here. A session that
-ends for a
-reason that may pass is followed by another, under a new epoch of the log, from the log's resolved Ts. Whoever finds
-that another writer has taken the log over stops; so does a unit whose position is no longer on the server.
+ends for a reason that may pass is followed by another, under a new epoch of the log, from the log's resolved Ts.
+Whoever finds that another writer has taken the log over stops; so does a unit whose position is no longer on the
+server.
 
 Nothing is reported to the server as received before the log's head has moved past it.
 """

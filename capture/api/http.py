@@ -1,6 +1,6 @@
 """HTTP API v2: FastAPI routes over the ``Cluster`` port, for the command line, scripts and monitoring.
 
-HeartbeatBudget about changefeeds belong to the owner: any other capture forwards them to it, once. Errors are
+Questions about changefeeds belong to the owner: any other capture forwards them to it, once. Errors are
 ``{"error_code", "error_msg"}``: 400 for what the caller can correct, 404 and 409 for ids, 503 for what passes by
 itself, 500 for our own faults. What is wrong is decided elsewhere; here it only gets its status.
 """

@@ -1,10 +1,9 @@
 """The command line: ``weir …``, the same as ``python -m capture …``.
 
 Each command reads its options, asks one question of a server (``capture.api.client``) or runs one thing, and prints.
-With
-``--json`` exactly one JSON document goes to stdout. Exit codes: 0 only if it did what was asked, 2 for a wrong command
-line, 130 for Ctrl-C, 141 where nobody reads what is written, 1 for everything else. Heavy imports (Spark, Arrow, HTTP)
-happen in the commands that need them.
+With ``--json`` exactly one JSON document goes to stdout. Exit codes: 0 only if it did what was asked, 2 for a wrong
+command line, 130 for Ctrl-C, 141 where nobody reads what is written, 1 for everything else. Heavy imports (Spark,
+Arrow, HTTP) happen in the commands that need them.
 """
 
 import os

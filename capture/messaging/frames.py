@@ -17,8 +17,7 @@ A frame or a body of an unknown kind is skipped (``Skipped``), anything malforme
 decoder is of no further use, for it no longer knows where the next frame begins.
 
 This is the only module that knows msgpack; what is inside a message is ``capture.messaging.codec``'s. What the frames
-are good for
-(order, acknowledgement, resending) is decided in ``capture.messaging.flow_control``.
+are good for (order, acknowledgement, resending) is decided in ``capture.messaging.flow_control``.
 """
 
 import struct

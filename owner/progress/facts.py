@@ -24,7 +24,7 @@ from reactor.state import ChangefeedState
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is the same for all changefeeds in one tick. ``worker_loads``: running workers by capture. ``questions``:
+    """What is the same for all changefeeds in one tick. ``worker_loads``: workers by capture. ``heartbeat_budget``:
     what may be asked of captures. ``format``: the cluster's."""
 
     alive: tuple[CaptureId, ...]

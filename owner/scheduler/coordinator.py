@@ -104,8 +104,8 @@ class Coordinator:
         """One round. ``tables``: id → where its spans start if nobody knows better; None while they are not known.
 
         They are looked at again only when it is another mapping. ``floor_ts``: no span starts below it, but for those
-        of ``stragglers``, which start where they say and hold nobody back. ``questions``: what this round may ask for;
-        None: there are no other changefeeds.
+        of ``stragglers``, which start where they say and hold nobody back. ``heartbeat_budget``: what this round may
+        ask for; None: there are no other changefeeds.
 
         :raises owner.errors.SpanError: the captures contradict each other; the changefeed must run again.
         """

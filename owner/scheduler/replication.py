@@ -17,8 +17,8 @@ one said Stopped or Absent, or its lease is over (``handle_capture_gone``). ``St
 whose role is not known (they were stopping when this owner came) count as writers. ``_ROWS`` is the whole machine.
 
 Messages of one capture must come in order (``capture.messaging.messenger`` promises it); they may be late, lost, or
-doubled in a
-row: what is lost is asked for again by the next heartbeat, and every answer to a known state is sent again.
+doubled in a row: what is lost is asked for again by the next heartbeat, and every answer to a known state is sent
+again.
 """
 
 from collections.abc import Callable, Iterable, Mapping

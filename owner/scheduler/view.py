@@ -11,7 +11,7 @@ from reactor.ids import CaptureId
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """``roster``: the span index, not for policies to change. ``owner``: the capture this owner runs on."""
+    """``span_index`` is not for policies to change. ``owner``: the capture this owner runs on."""
 
     span_index: SpanIndex
     captures: Mapping[CaptureId, CaptureStatus]

@@ -12,8 +12,7 @@ owner too; an owner that was replaced can do no more than find its work done.
 
 Changes of one table are made one after the other; of several tables at once, up to ``_AT_ONCE``. What the sink refuses
 holds its tables (``owner.feed.held``), and a record that holds a table from the source on (``HOLD``) does so as soon
-as the
-table is there. A record of held tables and others is done in parts: first for the others; each held table's part
+as the table is there. A record of held tables and others is done in parts: first for the others; each held table's part
 follows when it is tried again. ``DdlRecord.left`` says for which tables a record is not done. A held table that the
 source drops is dropped at the sink at once: what it lacks nobody will read. One that the sink never had is forgotten,
 and created as if it had never been there.

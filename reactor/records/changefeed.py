@@ -322,11 +322,10 @@ class TableChange(Record):
 
     ``table``: the table as it is afterwards, None when it is gone. ``before`` and ``after``: JSON of
     ``agent.rows.schema.TableSchema``, empty where there is none. ``renames``: new name → old name of columns;
-    ``added``: new
-    columns, though there may have been another of that name. ``fills``: what they hold (as the source writes it in
-    text) in existing rows; a column that is not in here is NULL in them. ``reason``: one line of a
-    ``HOLD``, cause and cure; such a change has the table as it was, and no ``before`` and ``after``. ``context``:
-    what of the source and its session decides how values became those of another type, in words of the table's dialect;
+    ``added``: new columns, though there may have been another of that name. ``fills``: what they hold (as the source
+    writes it in text) in existing rows; a column that is not in here is NULL in them. ``reason``: one line of a
+    ``HOLD``, cause and cure; such a change has the table as it was, and no ``before`` and ``after``. ``context``: what
+    of the source and its session decides how values became those of another type, in words of the table's dialect;
     empty where nobody noted it.
     """
 

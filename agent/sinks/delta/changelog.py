@@ -1,4 +1,6 @@
-"""Changelog: writes changes as rows of a table, every one appended, nothing folded (columns: ``table.schema``).
+"""Changelog: writes changes as rows of a table, every one appended, nothing folded.
+
+Its columns are in ``agent.sinks.delta.table.schema``.
 
 An update has an ``update_preimage`` row in front of its ``update_postimage`` only where the source sent the whole old
 row (PostgreSQL: REPLICA IDENTITY FULL): a preimage that is half NULL would look like one that is really NULL. Where

@@ -2,8 +2,8 @@
 
 How the two ways of writing keep exactly-once:
 
-- *changelog*, and tables without a key: executors write files that nobody sees yet (``delta_files``); the capture
-  commits those of all tasks of a table in one step with the spans' records (``delta_commit``).
+- *changelog*, and tables without a key: executors write files that nobody sees yet (``table.files``); the capture
+  commits those of all tasks of a table in one step with the spans' records (``table.commit``).
 - *upsert*: the executor folds the changes to one row per key and commits them with the record itself
   (``upsert.merge``).
 
@@ -63,8 +63,11 @@ T = TypeVar("T")
 
 
 class DeltaSink:
-    """``ports.Sink`` over Delta tables. In the URI: ``retention_seconds``, how long replaced files stay for readers;
-    ``deletion_vectors``, whether new upserted tables take them."""
+    """``agent.ports.sink.Sink`` over Delta tables.
+
+    Options of the URI: ``retention_seconds``, how long replaced files stay for readers; ``deletion_vectors``, whether
+    new upserted tables take them.
+    """
 
     def __init__(self, uri: SinkUri, *, changefeed: str, mode: SinkMode) -> None:
         options = dict(uri.options)

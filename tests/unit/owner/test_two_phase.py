@@ -1,9 +1,8 @@
 """The two-phase protocol whole: the real coordinator and real agents over a network that delays, loses and doubles.
 
 Messages of one pair keep their order (``capture.messaging.messenger`` promises it); executors answer when they like;
-captures
-die, join, and restart their processors; owners change. At no time may two captures write one span, and once the
-disturbances end every span is written by exactly one.
+captures die, join, and restart their processors; owners change. At no time may two captures write one span, and once
+the disturbances end every span is written by exactly one.
 """
 
 from collections import deque

@@ -29,7 +29,7 @@ class Alterer:
         self._writer = steps.Writer(owner.changefeed, owner.mode is SinkMode.CHANGELOG)
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
-        """See ``ports.Sink.alter``."""
+        """See ``agent.ports.sink.Sink.alter``."""
         moves = [change for change in changes if change.is_move]
         left = {self._place_of(change.before).location for change in moves if change.before is not None}
         for change in moves:

@@ -1,7 +1,7 @@
 """Delta columns: turn a source's columns into those of a Delta table, for the sink and for ``agent.feeds.diff``.
 
 Delta has no type for a time of day: it is written as text, ``HH:MM:SS`` with a fraction where there is one. Everything
-else that ``ports.Changes`` may hold has its own type. A ``changelog`` table has five columns more:
+else that ``agent.rows.changes.Changes`` may hold has its own type. A ``changelog`` table has five columns more:
 
 =====================  ==============================================================================================
 ``_change_type``       insert, update_preimage, update_postimage, delete (Spark's names), or truncate (all else NULL)

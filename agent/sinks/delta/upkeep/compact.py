@@ -3,7 +3,7 @@
 The rows stay as they are, and so does every record: the commit says to readers of the table's changes that none is in
 it. Appends continue beside it; where a merge has taken one of the files meanwhile, that merge counts. delta-rs's own
 way took 125 MB where this took 70 (260 MB of small files), and its statistics are not ours
-(``delta_table.writer_properties``).
+(``table.place.writer_properties``).
 """
 
 from collections.abc import Iterator, Sequence

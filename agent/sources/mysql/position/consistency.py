@@ -21,8 +21,8 @@ BLOCK_COMMIT``, which holds up commits and nothing else, for as long as opening 
 
 MySQL has only locks: ``FLUSH TABLES WITH READ LOCK`` (RELOAD), or ``LOCK TABLES … READ`` over the tables at hand where
 that is not granted (LOCK TABLES). Both are given only when no transaction that has changed the tables is under way, be
-it between binlog and engine; so while one is held, what the binlog has about the tables is visible.
-A lock is waited for ``LOCK_WAIT_S`` at most, because others queue behind whoever waits for one.
+it between binlog and engine; so while one is held, what the binlog has about the tables is visible. A lock is waited
+for ``LOCK_WAIT_S`` at most, because others queue behind whoever waits for one.
 """
 
 import re

@@ -1,8 +1,7 @@
 """Retyping terms: the server, SQL mode, time zone and NOT NULL columns of a statement that changed columns' types.
 
 They travel in the record of the change (``reactor.records.changefeed.TableChange.context``). A record without them
-was written
-before there were any.
+was written before there were any.
 """
 
 from collections.abc import Mapping

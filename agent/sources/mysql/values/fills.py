@@ -1,8 +1,8 @@
 """Fill values: turn a default that a statement names into the Arrow value that existing rows hold.
 
 The text is what ``agent.sources.mysql.ddl.defaults`` writes. A column takes it in as the server does: numbers are
-rounded,
-members found by any case, dates read in all their spellings; for those that no calendar has the changefeed has a rule.
+rounded, members found by any case, dates read in all their spellings; for those that no calendar has the changefeed has
+a rule.
 """
 
 import socket

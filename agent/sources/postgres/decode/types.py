@@ -6,8 +6,7 @@ text mode (who opens it decides with ``is_known``).
 
 Enums and domains have oids of their own in every database. ``resolve_column`` replaces them once, where a schema is
 built: a domain by its base type (with the domain's modifier), an enum by the pseudo type ``anyenum`` (its own oid
-is the modifier then). So a
-``TableSchema`` that is written down decodes without asking the database again.
+is the modifier then). So a ``TableSchema`` that is written down decodes without asking the database again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Big-endian reads for the kernels, and the types their signatures are made of.
 
-Offsets are unsigned inside the reads: numba then leaves out its
-negative-index handling and LLVM turns four byte loads into one swapped word.
+Offsets are unsigned inside the reads: numba then leaves out its negative-index handling and LLVM turns four byte loads
+into one swapped word.
 
 A *position* is the offset of a value's first byte; the four bytes before it are its length. ``NULL`` and
 ``UNCHANGED`` mean values that are not there.

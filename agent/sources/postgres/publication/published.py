@@ -2,8 +2,7 @@
 
 Rows are named by a letter and their number: ``p`` a publication, ``r`` a table of one, ``n`` a schema of one, ``d`` a
 table's place in its schema, ``i`` a partition's place in its parent, ``k`` an index, ``a`` a column of one, ``c`` any
-column of a table that is replicated.
-No table is locked or waited for.
+column of a table that is replicated. No table is locked or waited for.
 """
 
 from collections import defaultdict
