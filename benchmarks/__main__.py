@@ -1,7 +1,8 @@
 """``python -m benchmarks [NAME...] [--json]``: run benchmarks, each with its peer, and print the figures.
 
-A benchmark is a module of this package with ``run() -> dict``; ``decode_postgres`` is called ``decode-postgres``. The
-dictionary has ``ratio`` (ours to the peer's), both raw figures, and what was run.
+A benchmark is a module of ``benchmarks.rows`` (sources and sinks) or ``benchmarks.cluster`` (captures and their actors)
+with ``run() -> dict``; ``decode_postgres`` is called ``decode-postgres``. The dictionary has ``ratio`` (ours to the
+peer's), both raw figures, and what was run. What benchmarks share is in ``benchmarks.support``.
 """
 
 import argparse
@@ -16,17 +17,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import benchmarks
+from benchmarks import cluster, rows
 
 
-def names() -> list[str]:
-    modules = (module.name for module in pkgutil.iter_modules(benchmarks.__path__))
-    return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+def names() -> dict[str, str]:
+    """Names of the benchmarks in order, with their modules."""
+    packages = (cluster, rows)
+    found = [(each.name, package.__name__) for package in packages for each in pkgutil.iter_modules(package.__path__)]
+    return {name.replace("_", "-"): f"{package}.{name}" for name, package in sorted(found)}
 
 
 def run(name: str) -> dict[str, Any]:
-    module = importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
-    return dict(module.run())
+    return dict(importlib.import_module(names()[name]).run())
 
 
 def main() -> int:
@@ -34,7 +36,7 @@ def main() -> int:
     parser.add_argument("name", nargs="*", metavar="NAME", help=f"one of: {', '.join(names())}; none: all")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()
-    wanted = arguments.name or names()
+    wanted = arguments.name or list(names())
     for name in wanted:
         if name not in names():
             sys.stderr.write(f"error: no benchmark {name!r}; there are {', '.join(names())}\n")

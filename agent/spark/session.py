@@ -3,7 +3,7 @@
 What a job costs when it has nothing to do is the floor of every flush's latency, hence ``DEFAULTS``.
 
 The JVM is a child that reads from a pipe we hold: when this process dies, however it dies, the JVM reads end-of-file
-and exits, and its Python workers with it (held by tests/integration/test_spark.py). Its output goes to
+and exits, and its Python workers with it (held by tests/integration/agent/spark/test_executor.py). Its output goes to
 ``spark-jvm.log`` and ``spark.log`` in the work directory, not to the console.
 
 A process has one driver at most. Several executors in it (embedded captures of one notebook) share the session: the

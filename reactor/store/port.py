@@ -1,8 +1,8 @@
 """Metadata store port: what Weir asks of etcd, as a protocol with its request and response values.
 
 ``reactor.store.etcd`` speaks it to a server, ``reactor.store.memory`` is the same in memory; both pass the same
-contract tests (``tests/integration/test_client_contract.py``), so whatever is tested on one holds on the other. Keys
-are text, values bytes; revisions are etcd's. The only errors are ``reactor.errors.EtcdError`` and its children.
+contract tests (``tests/integration/reactor/store``), so whatever is tested on one holds on the other. Keys are text,
+values bytes; revisions are etcd's. The only errors are ``reactor.errors.EtcdError`` and its children.
 """
 
 from collections.abc import AsyncIterator, Sequence

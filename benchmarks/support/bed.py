@@ -1,0 +1,218 @@
+"""What the end-to-end benchmarks stand on: etcd, a database and one capture as processes, and eyes on what they use.
+
+The capture runs as a user's does (``python -m capture server``), so its figures are those of a user.
+"""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from benchmarks.support.servers import PostgresServer, Server, last_ts
+from capture.api.client import Client
+from capture.api.port import ChangefeedSpec, ChangefeedView
+from capture.embedded import EmbeddedEtcd, children, places
+from reactor.errors import WeirError
+from reactor.records.changefeed import ChangefeedConfig, FeedState, FilterConfig, Mode, SinkMode, Unit
+
+_POLL_S = 0.02
+#: each look costs the capture some milliseconds, which are not to be measured
+_LOOK_S = 0.1
+_WATCH_S = 0.1
+_TIMEOUT_S = 600.0
+
+
+@dataclass(slots=True)
+class Usage:
+    """What the capture's processes used while they were watched. Memory in MB, at its peak: proportional set size, as
+    Spark's Python workers are forked and share most of their pages."""
+
+    cpu_s: float = 0.0
+    python_cpu_s: float = 0.0
+    python_mb: float = 0.0
+    java_mb: float = 0.0
+    #: round trips to the API while it happened: how responsive the event loop is
+    round_trips_ms: list[float] = field(default_factory=list)
+
+    @property
+    def round_trip_p99_ms(self) -> float:
+        ordered = sorted(self.round_trips_ms) or [0.0]
+        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+
+
+class Bed:
+    """Made by ``bed()``."""
+
+    def __init__(self, directory: Path, server: Server, client: Client, address: str, capture: children.Child) -> None:
+        self.directory = directory
+        self.server = server
+        self.client = client
+        self.address = address
+        self.capture = capture
+
+    def execute(self, sql: str) -> list[list[object]]:
+        return self.server.execute(sql)
+
+    def last_ts(self) -> int:
+        return last_ts(self.server)
+
+    def run_tool(self, *command: str) -> float:
+        """Run one of the database's programs; seconds it took."""
+        argv, environment = self.server.command(*command)
+        started = time.monotonic()
+        log = self.directory / "tools.log"
+        with log.open("ab") as output:
+            child = children.spawn(argv, output=output, environment=environment)
+            code = child.wait()
+        if code:
+            raise WeirError(f"{command[0]} ended with code {code}: {log.read_text()[-500:]}")
+        return time.monotonic() - started
+
+    @contextmanager
+    def tool_running(self, *command: str) -> Iterator[children.Child]:
+        argv, environment = self.server.command(*command)
+        with (self.directory / "tools.log").open("ab") as output:
+            child = children.spawn(argv, output=output, environment=environment)
+        try:
+            yield child
+        finally:
+            children.stop(child, signal.SIGINT)
+
+    def create(
+        self,
+        name: str,
+        *,
+        sink_mode: SinkMode,
+        mode: Mode = Mode.ALL,
+        rules: tuple[str, ...] = ("*.*",),
+        sink_options: str = "",
+    ) -> None:
+        """A changefeed over everything that ``rules`` match. ``sink_options``: what follows the ``?`` of its URI."""
+        spec = ChangefeedSpec(
+            changefeed_id=name,
+            source_uri=self.server.uri,
+            sink_uri=f"delta+file://{self.lake(name)}{sink_options and '?'}{sink_options}",
+            mode=mode,
+            sink_mode=sink_mode,
+            config=ChangefeedConfig(filter=FilterConfig(rules=rules)),
+        )
+        self.client.create(spec)
+
+    def lake(self, name: str) -> Path:
+        return self.directory / "lake" / name
+
+    def wait_sync(self, name: str) -> ChangefeedView:
+        return self.wait(name, lambda feed: feed.unit is Unit.SYNC and feed.checkpoint_ts > 0)
+
+    def wait_covers(self, name: str, ts: int) -> ChangefeedView:
+        return self.wait(name, lambda feed: feed.checkpoint_ts >= ts)
+
+    def wait(self, name: str, condition: Callable[[ChangefeedView], bool]) -> ChangefeedView:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            with contextlib.suppress(WeirError):
+                feed = self.client.query(name)
+                if feed.state is FeedState.FAILED:
+                    break
+                if condition(feed):
+                    return feed
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_S)
+        raise WeirError(f"changefeed {name} did not come as far as it should: {feed.state}, {feed.error}")
+
+    @contextmanager
+    def watched(self, *, probe: bool = True) -> Iterator[Usage]:
+        """Watch the capture's processes in a thread; the figures are final when the block has ended.
+
+        ``probe``: ask its API ten times a second, which costs it something.
+        """
+        usage, stop = Usage(), threading.Event()
+        before = self._cpu()
+        watcher = threading.Thread(target=self._watch, args=(usage, stop, probe))
+        watcher.start()
+        try:
+            yield usage
+        finally:
+            stop.set()
+            watcher.join()
+            after = self._cpu()
+            usage.cpu_s = sum(after.values()) - sum(before.get(pid, 0.0) for pid in after)
+            java = {process.pid for process in self._processes() if process.name() == "java"}
+            usage.python_cpu_s = sum(after[pid] - before.get(pid, 0.0) for pid in after if pid not in java)
+
+    def _watch(self, usage: Usage, stop: threading.Event, probe: bool) -> None:
+        with Client(self.address) as client:
+            while not stop.wait(_WATCH_S):
+                if probe:
+                    started = time.monotonic()
+                    with contextlib.suppress(WeirError):
+                        client.status()
+                        usage.round_trips_ms.append((time.monotonic() - started) * 1000)
+                sizes = {True: 0.0, False: 0.0}
+                for process in self._processes():
+                    with contextlib.suppress(psutil.Error, OSError):
+                        sizes[process.name() == "java"] += _pss_mb(process.pid)
+                usage.java_mb = max(usage.java_mb, sizes[True])
+                usage.python_mb = max(usage.python_mb, sizes[False])
+
+    def _processes(self) -> list[psutil.Process]:
+        """The capture, its JVM and its Spark workers."""
+        root = psutil.Process(self.capture.pid)
+        return [root, *root.children(recursive=True)]
+
+    def _cpu(self) -> dict[int, float]:
+        seconds = {}
+        for process in self._processes():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                seconds[process.pid] = times.user + times.system
+        return seconds
+
+
+@contextmanager
+def bed(server_class: Callable[[Path], Server] = PostgresServer) -> Iterator[Bed]:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
+        EmbeddedEtcd(Path(name) / "etcd") as etcd,
+        server_class(Path(name)) as server,
+    ):
+        address = f"127.0.0.1:{places.free_port()}"
+        command = [sys.executable, "-m", "capture", "server", "--etcd", etcd.url, "--addr", address]
+        command += ["--data-dir", str(Path(name) / "capture"), "--log-file", str(Path(name) / "capture.log")]
+        capture = children.spawn(command, output=subprocess.DEVNULL)
+        try:
+            with Client(address) as client:
+                found = Bed(Path(name), server, client, address, capture)
+                _wait_up(found)
+                yield found
+        finally:
+            children.stop(capture, signal.SIGTERM)
+
+
+def _wait_up(found: Bed) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        with contextlib.suppress(WeirError):
+            if found.client.health().healthy:
+                return
+        if found.capture.poll() is not None or time.monotonic() > deadline:
+            raise WeirError(f"the capture did not start: {(found.directory / 'capture.log').read_text()[-1000:]}")
+        time.sleep(_POLL_S)
+
+
+def _pss_mb(pid: int) -> float:
+    """Linux's count of a process's memory, shared pages split among who shares them."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1000
+    return 0.0

@@ -1,0 +1,14 @@
+"""The owner gets SIGKILL: nobody resigns, and all tables flow again soon after its lease is over."""
+
+import pytest
+
+from benchmarks.cluster import failover
+
+pytestmark = pytest.mark.acceptance
+
+_AFTER_THE_LEASE_S = 5.0
+
+
+def test_all_tables_flow_again_soon_after_the_owners_lease_is_over() -> None:
+    figures = failover.run(changefeeds=10, tables=20)
+    assert float(str(figures["all_flow_again_s"])) <= float(str(figures["lease_ttl_s"])) + _AFTER_THE_LEASE_S

@@ -1,0 +1,173 @@
+"""Spans of one table from the change log to the sink: rows that move between them, and what none of them can pass."""
+
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree, rmtree
+
+import pytest
+
+from agent.control.runtime import Flushed, SpanFlushed, SpanPosition
+from agent.errors import SinkFencedError, TableForeignError
+from agent.feeds.runtime import ChangefeedRuntime, Feed
+from agent.flush.job import flush
+from agent.kernels.key_hash import key_hash
+from agent.ports.sink import SpanRepartition
+from agent.sources.postgres.decode.types import arrow_schema
+from owner.scheduler.spans import even_spans
+from owner.tables.repartition import ROW_MOVED
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.records.changefeed import ChangefeedConfig, Mode, RunningError, SinkMode
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from tests.integration.agent.flush.pgoutput_build import TABLE, inserted, updated
+from tests.integration.agent.flush.test_job import RECORD, Inline, Rig
+from tests.unit.agent.changes_build import changes, insert
+
+SPANS = even_spans(TABLE.table_id, 4)
+
+
+def cut(rig: Rig, old: tuple[TableSpan, ...], new: tuple[TableSpan, ...], *, ts: int, number: int) -> None:
+    assert rig.context.sink.cut(RECORD, SpanRepartition(old, new, Ts(ts), number)) == ts
+
+
+def flush_all(rig: Rig, spans: tuple[TableSpan, ...], *, at: int, to: int) -> Flushed:
+    positions = [SpanPosition(span, RECORD, Ts(at), Ts(at)) for span in spans]
+    return flush(rig.context, positions, rig.limits(to))
+
+
+def key_in(span: TableSpan, *, first: int = 0) -> int:
+    """The first key from ``first`` on that lies in the span."""
+    keys = range(first, first + 200)
+    hashes = key_hash(changes([insert(key, "", "") for key in keys], arrow=arrow_schema(TABLE)).after, ("id",))
+    return next(key for key, at in zip(keys, hashes, strict=True) if span.start <= int(at) < span.end)
+
+
+def split_rig(root: Path, mode: SinkMode) -> Rig:
+    rig = Rig(root, mode, Inline())
+    rig.append(120, *(inserted(110, key, f"n{key}", "big") for key in range(40)))
+    rig.flush()
+    cut(rig, (TableSpan(TABLE.table_id),), SPANS, ts=120, number=1)
+    return rig
+
+
+def test_a_row_that_moves_between_spans_takes_its_values_along(tmp_path: Path) -> None:
+    rig = split_rig(tmp_path, SinkMode.UPSERT)
+    old, new = key_in(SPANS[0]), key_in(SPANS[3], first=1000)
+    rig.append(140, updated(130, new, "moved", "whole", old_key=(old, None, None)))
+    flushed = flush_all(rig, SPANS, at=120, to=140)
+    assert [span.error for span in flushed.spans] == [None] * 4
+    rows = {row[0]: row[1:] for row in rig.rows()}
+    assert len(rows) == 40
+    assert old not in rows
+    assert rows[new] == ("moved", "whole")
+
+
+@pytest.mark.parametrize("is_in_one_span", [True, False])
+def test_no_span_passes_a_row_whose_values_only_the_sink_knows(tmp_path: Path, is_in_one_span: bool) -> None:
+    """Also those that it has nothing to do with: the table is joined in front of it, and then it goes."""
+    rig = split_rig(tmp_path, SinkMode.UPSERT)
+    old = key_in(SPANS[0])
+    there = SPANS[0] if is_in_one_span else SPANS[2]
+    new = key_in(there, first=1000)
+    rig.append(140, updated(125, old, "first", ...))
+    rig.append(160, updated(150, new, "moved", ..., old_key=(old, None, None)), inserted(155, 77, "late", "y"))
+    flushed = flush_all(rig, SPANS, at=120, to=160)
+    codes = [(span.error.code, span.error.retryable, span.error.table_id) for span in flushed.spans if span.error]
+    assert codes == [(ROW_MOVED, False, TABLE.table_id)] * 4
+    assert [rig.context.sink.committed_ts(RECORD, span) for span in SPANS] == [120] * 4
+    before = flush_all(rig, SPANS, at=120, to=149)
+    assert [span.error for span in before.spans] == [None] * 4
+    whole = TableSpan(TABLE.table_id)
+    cut(rig, SPANS, (whole,), ts=149, number=2)
+    rig.position = replace(rig.position, committed_ts=Ts(149), checkpoint_ts=Ts(149))
+    [span] = rig.flush().spans
+    assert span.error is None
+    rows = {row[0]: row[1:] for row in rig.rows()}
+    assert rows[new] == ("moved", "big"), "the value that the log did not have"
+    assert old not in rows
+    assert rows[77] == ("late", "y")
+
+
+def test_a_changelog_has_no_need_to_stop(tmp_path: Path) -> None:
+    rig = split_rig(tmp_path, SinkMode.CHANGELOG)
+    old = key_in(SPANS[0])
+    new = key_in(SPANS[2], first=1000)
+    rig.append(160, updated(150, new, "moved", ..., old_key=(old, None, None)))
+    flushed = flush_all(rig, SPANS, at=120, to=160)
+    assert [span.error for span in flushed.spans] == [None] * 4
+    found = [row for row in rig.rows("_commit_version", "_change_type", "id", "_unchanged") if row[0] == 150]
+    assert found == [(150, "delete", old, None), (150, "insert", new, ["big"])]
+
+
+def feed_at(log: Path, lake: Path) -> Feed:
+    return Feed(
+        id=ChangefeedId("feed"),
+        cluster="c",
+        namespace="default",
+        source_uri="postgresql://u@h/d",
+        sink_uri=f"delta+file://{lake}",
+        mode=Mode.ALL,
+        sink_mode=SinkMode.UPSERT,
+        config=ChangefeedConfig(),
+        start_ts=Ts(0),
+        log_uri=str(log / "log"),
+        created=1,
+    )
+
+
+async def test_a_table_that_was_set_back_between_two_runs_is_noticed(tmp_path: Path) -> None:
+    """Its directory was copied back while the changefeed was paused: its log may be gone already."""
+    rig, lake, copy = Rig(tmp_path, SinkMode.UPSERT, Inline()), tmp_path / "own", tmp_path / "copy"
+    feed, whole = feed_at(tmp_path, lake), TableSpan(TABLE.table_id)
+    feed.open_sink().load(RECORD, TABLE, arrow_schema(TABLE), [])
+
+    def run() -> ChangefeedRuntime:
+        client = MemoryClient(MemoryEtcd())
+        return ChangefeedRuntime(
+            feed, capture=CaptureId("a"), client=client, executor=Inline(), checkpoint=lambda: Ts(0)
+        )
+
+    async def written(at: SpanPosition, ts: int) -> SpanPosition:
+        rig.append(ts, inserted(ts - 10, ts, "name", "big"))
+        [done] = (await run().flush([at], rig.limits())).spans
+        assert (done.error, done.position.committed_ts) == (None, ts)
+        return done.position
+
+    at = await written(await run().open_span(RECORD, whole, Ts(100)), 150)
+    copytree(lake, copy)
+    await written(at, 200)
+    assert (await run().open_span(RECORD, whole, Ts(230))).committed_ts == 200, "nothing of it was in the log since"
+    copytree(lake, tmp_path / "newer")
+
+    def put_back(other: Path) -> None:
+        rmtree(lake)
+        copytree(other, lake)
+
+    put_back(copy)
+    for _ in range(2):
+        with pytest.raises(TableForeignError, match=r"public\.t was set back: it records 150, and 200 was written"):
+            await run().open_span(RECORD, whole, Ts(230))
+    put_back(tmp_path / "newer")
+    assert (await run().open_span(RECORD, whole, Ts(230))).committed_ts == 200
+    put_back(copy)
+    at = await run().open_span(RECORD, whole, Ts(140))
+    assert (at.committed_ts, at.checkpoint_ts) == (150, 150), "rewound: all of it is written again"
+    [done] = (await run().flush([at], rig.limits())).spans
+    assert (done.error, done.position.committed_ts) == (None, 200)
+
+
+async def test_a_late_capture_s_span_fails_alone(tmp_path: Path) -> None:
+    """Where the sink stands now is no position for it, and the other spans of its flush keep theirs."""
+    feed = feed_at(tmp_path, tmp_path / "lake")
+    sink, whole = feed.open_sink(), TableSpan(TABLE.table_id)
+    sink.load(RECORD, TABLE, arrow_schema(TABLE), [])
+    client = MemoryClient(MemoryEtcd())
+    parts = ChangefeedRuntime(feed, capture=CaptureId("a"), client=client, executor=Inline(), checkpoint=lambda: Ts(0))
+    assert (await parts.open_span(RECORD, whole, Ts(0))).committed_ts == 100
+    assert sink.cut(RECORD, SpanRepartition((whole,), SPANS, Ts(150), 1)) == 150
+    late = SpanFlushed(
+        SpanPosition(whole, RECORD, Ts(100), Ts(100)), error=RunningError(code=SinkFencedError.code, message="late")
+    )
+    assert await parts._look_again(late) is late
+    with pytest.raises(SinkFencedError, match="has other spans than"):
+        await parts.open_span(RECORD, whole, Ts(0))
+    assert (await parts.open_span(RECORD, SPANS[2], Ts(0))).committed_ts == 150

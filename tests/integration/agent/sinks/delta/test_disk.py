@@ -1,0 +1,88 @@
+"""What is synced, and in which order, before a flush is told to be written. A lost power itself is not tried here."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.sinks.delta.table import log as delta_log
+from agent.sinks.delta.upkeep import upkeep
+from agent.sinks.delta.upsert import by_vectors
+from reactor.records.changefeed import SinkMode
+from tests.integration.agent.sinks.delta.test_alter import altered, moves
+from tests.integration.agent.sinks.delta.test_sink import KEYED, flush, loaded, task
+from tests.unit.agent.changes_build import ARROW, changes, insert, update
+
+ROWS = [(1, "a", "x"), (2, None, "y")]
+COMMIT = ["*.parquet", "t", "*.json", "_delta_log"]
+PART = changes([update(1, "b", "z"), insert(3, "c", "z")])
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of what was synced: a file as ``*.parquet`` or ``*.json``, a directory as it is called."""
+    found: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        kind = "*.parquet" if ".parquet" in path.name else "*.json" if ".json" in path.name else path.name
+        found.append(kind)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+@pytest.fixture
+def without_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which commit has one depends on the table's place."""
+    monkeypatch.setattr(delta_log.TableLog, "_write_checkpoint", lambda log: None)
+
+
+def test_a_new_table_is_on_disk_with_its_name(tmp_path: Path, synced: list[str]) -> None:
+    loaded(tmp_path / "lake", rows=ROWS)
+    assert synced[:2] == ["*.parquet", "t"]
+    assert synced[2:] == [*COMMIT, "t", "public", "lake"]
+
+
+@pytest.mark.usefixtures("without_checkpoints")
+@pytest.mark.parametrize("mode", list(SinkMode))
+def test_a_commit_of_ours_names_nothing_that_is_not_there(tmp_path: Path, synced: list[str], mode: SinkMode) -> None:
+    sink = loaded(tmp_path / "lake", mode, rows=ROWS)
+    synced.clear()
+    assert flush(sink, task(sink, 100, 110), PART).committed
+    assert synced == COMMIT
+
+
+@pytest.mark.usefixtures("without_checkpoints")
+def test_what_delta_rs_commits_is_synced_behind_it(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A MERGE, a schema change, a compaction."""
+    monkeypatch.setattr(by_vectors, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(upkeep, "_SMALL_FILES_MAX", 1)
+    sink = loaded(tmp_path / "lake", rows=ROWS)
+    synced.clear()
+    assert flush(sink, task(sink, 100, 110), PART).committed
+    assert synced == COMMIT
+    synced.clear()
+    sink.alter([altered(moves(ARROW, name=None), ts=111)])
+    assert synced[-2:] == ["*.json", "_delta_log"]
+    for ts in (110, 120, 130):
+        flush(sink, task(sink, ts, ts + 10), changes([insert(ts, "n", "n")]))
+    synced.clear()
+    assert upkeep._busy.acquire(blocking=False)
+    upkeep._run(sink.place(KEYED.schema_name, KEYED.name), compact=True, vacuum=False)
+    assert synced == COMMIT
+
+
+def test_a_checkpoint_is_on_disk(tmp_path: Path, synced: list[str]) -> None:
+    sink = loaded(tmp_path / "lake", SinkMode.CHANGELOG, rows=ROWS)
+    made = Path(sink.place("public", "t").location, "_delta_log", "_last_checkpoint")
+    for ts in range(100, 152):
+        synced.clear()
+        flush(sink, task(sink, ts, ts + 1), changes([insert(ts, "n", "n")]))
+        if made.exists():
+            break
+    assert synced == [*COMMIT, "*.parquet", "_last_checkpoint", "_delta_log"]

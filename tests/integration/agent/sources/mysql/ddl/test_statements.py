@@ -1,0 +1,348 @@
+"""Statements as a real server logs them: what we make of each is what the server then has."""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.errors import DecodeError, SourceConfigError
+from agent.ports.source import Position, Scope, StreamOrder
+from agent.rows.arena import Arena
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.rows.schema_change import KnownTable
+from agent.sources.mysql.ddl.interpreter import Interpreter
+from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.ddl.surroundings import Server
+from agent.sources.mysql.decode import wire
+from agent.sources.mysql.decode.charsets import charset_of
+from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.position.positions import SourcePosition
+from agent.sources.mysql.server.catalog import database_collation, read_schemas
+from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.uri import parse_uri
+from agent.sources.mysql.streams import MysqlStream, MysqlStreams
+from agent.sources.mysql.values.fills import fill_value
+from capture.embedded import EmbeddedMariaDB
+from reactor.records.changefeed import (
+    ChangefeedConfig,
+    DdlRecord,
+    FilterConfig,
+    SchemaChangeKind,
+    SinkMode,
+    TableRecord,
+)
+from tests.integration.agent.sources.mysql.binlog_rig import ARENA_BYTES, lines, read_until, run, streaming, where
+from tests.mysql_server import is_mariadb
+
+_REPLACED = ["DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)"]
+_TABLE = "CREATE TABLE t (id int PRIMARY KEY, a varchar(20), b bigint unsigned, UNIQUE KEY u (b))"
+
+
+@pytest.fixture
+def database(server: EmbeddedMariaDB, request: pytest.FixtureRequest) -> str:
+    name = f"ddl_{abs(hash(request.node.nodeid)) % 10**9}"
+    server.create_database(name)
+    run(server, name, _TABLE)
+    return name
+
+
+def schema_of(server: EmbeddedMariaDB, database: str, name: str = "t") -> TableSchema:
+    with connect(server.uri()) as connection:
+        return read_schemas(connection, [(database, name)])[table_id(database, name)]
+
+
+def look_at(server: EmbeddedMariaDB, name: tuple[str, str]) -> TableSchema | None:
+    with contextlib.suppress(SourceConfigError):
+        return schema_of(server, *name)
+    return None
+
+
+def collation_of(server: EmbeddedMariaDB, database: str) -> int:
+    with connect(server.uri()) as connection:
+        return database_collation(connection, database)
+
+
+class Followed:
+    """Statements run on the server, and followed by their words alone, unless it ``looks``."""
+
+    def __init__(self, server: EmbeddedMariaDB, database: str, *, looks: bool = False) -> None:
+        self._server = server
+        self._database = database
+        number = table_id(database, "t")
+        schema = schema_of(server, database)
+        record = TableRecord(table_id=number, schema_name=database, name="t", key=schema.key)
+        table = KnownTable(record, schema)
+        self.known = KnownTables([table], zero_dates=ZeroDates.NULL, is_mariadb=is_mariadb(server))
+        them = Server(
+            wants=lambda schema, _: schema == database,
+            takes=lambda table: bool(table.key),
+            look=lambda name: look_at(server, name) if looks else None,
+            ignores_rename=lambda name, statement: False,
+            zero_dates=ZeroDates.NULL,
+            is_mariadb=is_mariadb(server),
+            time_zone="UTC",
+            collation_of=lambda name: collation_of(server, name),
+        )
+        self._interpreter = Interpreter(self.known, them)
+
+    def run(self, *statements: str) -> list[DdlRecord]:
+        begin = where(self._server)
+        run(self._server, self._database, *statements)
+        found: list[DdlRecord] = []
+        options: dict[str, Any] = {
+            "interpret": self._interpreter.interpret,
+            "hold": self._interpreter.hold,
+            "mentioned": self._interpreter.mentioned,
+            "is_wanted": self.known.is_wanted,
+            "describe": self.known.describe,
+        }
+        with streaming(self._server, begin, self._database, **options) as stream:
+            for cut in [*read_until(stream, where(self._server)), stream.progress()]:
+                found += cut.ddl
+        return found
+
+    def schema(self, name: str = "t") -> TableSchema:
+        schema = self.known.schema_of(self._database, name)
+        assert schema is not None
+        return schema
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "ADD n int NOT NULL DEFAULT 7 AFTER a, ADD u smallint unsigned FIRST",
+        "ADD COLUMN (x tinyint, y mediumint unsigned zerofill, z decimal(12,4), w float, v double)",
+        "ADD d date, ADD e datetime(3), ADD f timestamp(6) NULL, ADD g time, ADD h year, ADD i bit(9)",
+        "ADD c char(5), ADD v varchar(30), ADD t text, ADD l longtext, ADD m mediumtext, ADD s tinytext",
+        "ADD b1 binary(4), ADD b2 varbinary(300), ADD b3 blob, ADD b4 tinyblob, ADD b5 longblob",
+        "ADD e enum('x','y','it''s') NOT NULL, ADD s set('a','b','c')",
+        "ADD j json",
+        "ADD u uuid",
+        "ADD bo boolean DEFAULT true, ADD f float(30), ADD i integer, ADD dc dec(5), ADD n numeric(6,1)",
+        "DROP a, MODIFY b int, ADD a int",
+        "CHANGE a `odd ``name` varchar(90) AFTER b, RENAME COLUMN id TO c",
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (a, id)",
+        "MODIFY id bigint FIRST, ADD INDEX i (a), ALGORITHM=COPY",
+        "ENGINE=InnoDB, COMMENT='x'",
+        "ALGORITHM=INPLACE, LOCK=NONE, ADD n int",
+        "COMMENT='x, DROP b', DROP a",
+        "/* x */ ADD # it's\n n int /*!50000 DEFAULT 4 */, RENAME KEY u TO v -- y",
+        "RENAME COLUMN a TO b, RENAME COLUMN b TO a",
+        "CHANGE a b varchar(20), CHANGE b a bigint unsigned",
+        "DROP a, RENAME COLUMN b TO a",
+        "RENAME COLUMN a TO c, ADD a int AFTER c, ADD CHECK (a > 0)",
+    ],
+)
+def test_columns_are_what_the_server_has(server: EmbeddedMariaDB, database: str, parts: str) -> None:
+    if not is_mariadb(server):
+        parts = parts.replace("uuid", "binary(16)")
+    followed = Followed(server, database)
+    followed.run(f"/* a tool's */ ALTER TABLE t {parts}")
+    assert followed.schema() == replace(schema_of(server, database), table_id=table_id(database, "t"))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "MODIFY a varchar(30) CHARACTER SET latin1, ADD n char(4) CHARSET gbk COLLATE gbk_bin",
+        "CHANGE a c varchar(30) COLLATE utf8mb3_bin, ADD e enum('x','y') CHARACTER SET ucs2",
+        "ADD n char(4) CHARACTER SET ucs2, ADD m varbinary(7), ADD i int",
+        "ADD x text CHARACTER SET latin1, ADD y tinytext CHARACTER SET utf8mb3, ADD z longtext",
+        "CONVERT TO CHARACTER SET latin1",
+        "CONVERT TO CHARSET ucs2 COLLATE ucs2_bin",
+    ],
+)
+def test_character_sets_are_what_the_server_has(server: EmbeddedMariaDB, database: str, parts: str) -> None:
+    """A binlog with little metadata tells how long texts are at most, and nothing of their character sets."""
+    followed = Followed(server, database)
+    followed.run("ALTER TABLE t ADD b1 binary(3), ADD s set('p','q')", f"ALTER TABLE t {parts}")
+    found, there = (
+        [(column.name, column.type_id, column.modifier, charset_of(column.collation)) for column in schema.columns]
+        for schema in (followed.schema(), schema_of(server, database))
+    )
+    assert found == there
+
+
+def test_names_in_double_quotes(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database)
+    followed.run(
+        "SET sql_mode = 'ANSI_QUOTES'",
+        'ALTER TABLE "t" ADD "the ""n""" int DEFAULT 4, RENAME COLUMN "a" TO "c"',
+        'RENAME TABLE "t" TO "u`"',
+    )
+    assert followed.schema("u`").columns == schema_of(server, database, "u`").columns
+
+
+def test_tables_come_go_and_change_names(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database)
+    found = followed.run(
+        "CREATE TABLE u (id int AUTO_INCREMENT PRIMARY KEY, v varchar(10) NOT NULL, KEY k (v)) ENGINE=InnoDB",
+        "CREATE TABLE w LIKE t",
+        "CREATE TABLE x AS SELECT 1 AS i",
+        "RENAME TABLE t TO t2, u TO t",
+        "ALTER TABLE w RENAME TO w2",
+        "DROP TABLE w2",
+        *(["CREATE OR REPLACE TABLE t (id int PRIMARY KEY)"] if is_mariadb(server) else _REPLACED),
+    )
+    kinds = [[change.kind for change in record.changes] for record in found]
+    create, rename, drop = SchemaChangeKind.CREATE, SchemaChangeKind.RENAME, SchemaChangeKind.DROP
+    assert kinds[:5] == [[create], [create], [rename, rename], [rename], [drop]]
+    assert [kind for kinds_ in kinds[5:] for kind in kinds_] == [drop, create]
+    for name in ("t", "t2"):
+        assert followed.schema(name).columns == schema_of(server, database, name).columns
+
+
+def test_an_online_schema_change_is_one_alter(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database)
+    [record] = followed.run(
+        "CREATE TABLE _t_gho LIKE t",
+        "ALTER TABLE _t_gho ADD n int NOT NULL DEFAULT 5, CHANGE a c varchar(20)",
+        "INSERT INTO t VALUES (1, 'x', 2)",
+        "INSERT INTO _t_gho (id, c, b) SELECT id, a, b FROM t",
+        "RENAME TABLE t TO _t_del, _t_gho TO t",
+        "DROP TABLE _t_del",
+    )
+    [change] = record.changes
+    assert (change.kind, change.renames, change.fills) == (SchemaChangeKind.ALTER, {"c": "a"}, {"n": "5"})
+    assert followed.schema() == schema_of(server, database)
+
+
+def test_the_key_that_is_left_is_looked_up(server: EmbeddedMariaDB, database: str) -> None:
+    keys = "DROP TABLE t", "CREATE TABLE t (x int NOT NULL, y int NOT NULL, UNIQUE k1 (x), UNIQUE k2 (y, x))"
+    run(server, database, *keys)
+    followed = Followed(server, database, looks=True)
+    assert followed.schema().key == ("x",)
+    [record] = followed.run("/* away */ DROP /* with */ INDEX k1 ON t")
+    assert [change.table.key for change in record.changes if change.table] == [("x", "y")]
+    [record] = followed.run("ALTER TABLE t MODIFY y int NULL")
+    assert [change.table.key for change in record.changes if change.table] == [()]
+
+
+def test_new_tables_whose_definition_cannot_be_read_are_looked_at(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database, looks=True)
+    parts = "PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (5), PARTITION b VALUES LESS THAN MAXVALUE)"
+    found = followed.run(
+        f"CREATE TABLE u (id int PRIMARY KEY, c char(3) BYTE) {parts}",
+        f"CREATE TABLE w (id int PRIMARY KEY) /*!50100 {parts} */",
+    )
+    assert [change.kind for record in found for change in record.changes] == [SchemaChangeKind.CREATE] * 2
+    assert followed.schema("u").columns == schema_of(server, database, "u").columns
+
+
+def test_a_rename_beside_what_cannot_be_read(server: EmbeddedMariaDB, database: str) -> None:
+    followed = Followed(server, database, looks=True)
+    [record] = followed.run("ALTER TABLE t ADD p point, CHANGE a c varchar(9), ADD n int DEFAULT 3, RENAME AS u")
+    [change] = record.changes
+    assert (change.renames, change.added, change.fills) == ({"c": "a"}, ("p", "n"), {"n": "3"})
+    assert followed.schema("u").columns == schema_of(server, database, "u").columns
+
+
+DEFAULTS = [
+    ("", "decimal(10,3) DEFAULT 1.23456"),
+    ("", "decimal(50,2) DEFAULT -1.5"),
+    ("", "int DEFAULT 1.6"),
+    ("", "int DEFAULT 0x0F"),
+    ("", "year DEFAULT 24"),
+    ("", "date DEFAULT '2024-1-2'"),
+    ("", "date DEFAULT 20240102"),
+    ("", "datetime DEFAULT '2024/1/2 3:4'"),
+    ("", "datetime(3) DEFAULT 20240102030405.25"),
+    ("", "varchar(9) DEFAULT _utf8mb4'ab'"),
+    ("", "varchar(9) DEFAULT X'4142'"),
+    ("", "char(5) NOT NULL DEFAULT 'ab  '"),
+    ("", "enum('a','b') DEFAULT 'B'"),
+    ("", "set('a','b','c') NOT NULL DEFAULT 'c,a'"),
+    ("", "timestamp NULL DEFAULT '2024-01-02 03:04:05'"),
+    ("time_zone = '+05:30'", "timestamp(3) NULL DEFAULT '2024-01-02 03:04:05.5'"),
+    ("time_zone = '+05:30'", "datetime DEFAULT CURRENT_TIMESTAMP"),
+    ("time_zone = '-03:00'", "datetime(3) DEFAULT NOW(3)"),
+    ("", "timestamp NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP"),
+    ("", "timestamp(6) NULL DEFAULT LOCALTIMESTAMP(6)"),
+    ("timestamp = 1000000000", "timestamp DEFAULT NOW()"),
+    ("sql_mode = 'NO_BACKSLASH_ESCAPES'", "varchar(9) DEFAULT 'a\\nb'"),
+]
+
+
+@pytest.mark.parametrize(("setting", "definition"), DEFAULTS, ids=[definition for _, definition in DEFAULTS])
+def test_what_older_rows_hold_in_a_new_column(
+    server: EmbeddedMariaDB, database: str, setting: str, definition: str
+) -> None:
+    run(server, database, "INSERT INTO t VALUES (1, 'x', 2)")
+    followed = Followed(server, database)
+    [record] = followed.run(*([f"SET SESSION {setting}"] if setting else []), f"ALTER TABLE t ADD n {definition}")
+    [change] = record.changes
+    value = fill_value(followed.schema(), "n", change.fills["n"]).as_py()
+    with contextlib.closing(server.connect(database)) as session, session.cursor() as cursor:
+        cursor.execute("SET SESSION time_zone = '+00:00'")
+        cursor.execute("SELECT n FROM t")
+        [[there]] = cursor.fetchall()
+    assert str(value).removesuffix("+00:00") == str(there)
+
+
+@pytest.mark.parametrize("definition", ["date NOT NULL", "datetime(2) NOT NULL DEFAULT '0000-00-00'"])
+def test_dates_of_zeros_in_older_rows(server: EmbeddedMariaDB, database: str, definition: str) -> None:
+    followed = Followed(server, database)
+    [record] = followed.run("SET sql_mode = ''", f"ALTER TABLE t ADD n {definition}")
+    [change] = record.changes
+    assert fill_value(followed.schema(), "n", change.fills["n"]).as_py() is None
+    as_text = replace(followed.schema(), zero_dates=ZeroDates.STRING)
+    text = "0000-00-00" if definition.startswith("date ") else "0000-00-00 00:00:00.00"
+    assert fill_value(as_text, "n", change.fills["n"]).as_py() == text
+    with pytest.raises(DecodeError, match="load the table again"):
+        fill_value(replace(as_text, zero_dates=ZeroDates.STRICT), "n", change.fills["n"])
+
+
+def opened_at(
+    server: EmbeddedMariaDB, begin: SourcePosition, *tables: TableRecord, rules: tuple[str, ...], **settings: Any
+) -> MysqlStream:
+    """As the sync unit does."""
+    schemas = {table.table_id: schema_of(server, table.schema_name, table.name) for table in tables}
+    scope = Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig(filter=FilterConfig(rules=rules), **settings))
+    streams = MysqlStreams(parse_uri(server.uri()), StreamOrder(tables, schemas=schemas, reader=4714), scope)
+    return streams.open(Position(begin.resolved, begin.to_json()), Arena(ARENA_BYTES))
+
+
+@pytest.mark.parametrize("setting", ["refuse", "accept"])
+def test_tables_with_cascades_that_come_later(server: EmbeddedMariaDB, database: str, setting: str) -> None:
+    """Held where the server does not log what they do, unless that is accepted."""
+    begin = where(server)
+    with contextlib.closing(opened_at(server, begin, rules=(f"{database}.*",), unlogged_cascades=setting)) as opened:
+        key = "FOREIGN KEY (p) REFERENCES t (id) ON DELETE CASCADE"
+        run(server, database, f"CREATE TABLE u (id int PRIMARY KEY, p int, {key})")
+        run(server, database, "CREATE TABLE v (id int PRIMARY KEY, p int)", "INSERT INTO v VALUES (1, NULL)")
+        run(server, database, f"ALTER TABLE v ADD {key}")
+        cuts = [*read_until(opened.stream, where(server)), opened.stream.progress()]
+    changes = [change for cut in cuts for record in cut.ddl for change in record.changes]
+    held = {change.table.name for change in changes if change.kind is SchemaChangeKind.HOLD and change.table}
+    assert held == ({"u", "v"} if setting == "refuse" and is_mariadb(server) else set())
+
+
+def test_a_table_that_the_server_makes_for_itself_is_nobodys(server: EmbeddedMariaDB, database: str) -> None:
+    begin = where(server)
+    with contextlib.closing(opened_at(server, begin, rules=("*.*",))) as opened:
+        run(server, "mysql", "CREATE TABLE own_ (id int PRIMARY KEY)", "DROP TABLE own_")
+        run(server, database, "CREATE TABLE u (id int PRIMARY KEY)")
+        cuts = [*read_until(opened.stream, where(server)), opened.stream.progress()]
+    records = [record for cut in cuts for record in cut.ddl]
+    assert [change.table.name for record in records for change in record.changes if change.table] == ["u"]
+
+
+def test_names_are_folded_where_the_server_folds_them(tmp_path: Path) -> None:
+    settings = {"lower_case_table_names": "1"}
+    with EmbeddedMariaDB(tmp_path, unsafe_no_fsync=True, settings=settings) as server:
+        server.create_database("shop")
+        run(server, "shop", _TABLE)
+        table = TableRecord(table_id=table_id("shop", "t"), schema_name="shop", name="t", key=("id",))
+        begin = where(server)
+        run(server, "shop", "ALTER TABLE T ADD n int", "TRUNCATE SHOP.T", "CREATE TABLE New_ LIKE T", "DROP TABLE NEW_")
+        with contextlib.closing(opened_at(server, begin, table, rules=("*.*",))) as opened:
+            cuts = [*read_until(opened.stream, where(server)), opened.stream.progress()]
+    found = [(change.kind, change.added) for cut in cuts for record in cut.ddl for change in record.changes]
+    assert found == [
+        (SchemaChangeKind.ALTER, ("n",)),
+        (SchemaChangeKind.CREATE, ()),
+        (SchemaChangeKind.DROP, ()),
+    ]
+    assert [event[:1] for _, _, _, event in lines(cuts)] == [bytes([wire.TRUNCATED])]

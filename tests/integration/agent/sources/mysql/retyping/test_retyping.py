@@ -1,0 +1,88 @@
+"""Columns that get another type: what our conversion makes of every sample value is what a real server makes of it."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from agent.sources.mysql.retyping.terms import Terms
+from capture.embedded import EmbeddedMariaDB
+from tests.integration.agent.sources.mysql.retyping.conversion_types import TYPES, Sample
+from tests.integration.agent.sources.mysql.retyping.rig import Session, differences, retyped
+from tests.mysql_server import is_mariadb
+
+_STRICT = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE"
+_STRICT_BITS = 1 << 22
+#: of each server's own mode about digits behind the second
+_ROUNDING = {True: ("TIME_ROUND_FRACTIONAL", 1 << 34), False: ("TIME_TRUNCATE_FRACTIONAL", 1 << 32)}
+_SAMPLED = 4
+_TEMPORAL = ("date", "time", "datetime", "timestamp")
+
+
+def types_of(server: EmbeddedMariaDB) -> list[Sample]:
+    name = "mariadb" if is_mariadb(server) else "mysql"
+    return [sample for sample in TYPES if sample.only in ("", name)]
+
+
+@pytest.fixture(scope="module")
+def database(server: EmbeddedMariaDB) -> str:
+    server.create_database("retyping")
+    return "retyping"
+
+
+def wrong(
+    server: EmbeddedMariaDB,
+    database: str,
+    olds: Sequence[Sample],
+    news: Sequence[Sample],
+    session: Session,
+    bits: int,
+    suffix: str = "",
+) -> list[str]:
+    found = []
+    for old in olds:
+        for pair in retyped(server, database, old, news, session, suffix):
+            required = frozenset({pair.after.name}) if "NOT NULL" in suffix else frozenset[str]()
+            terms = Terms(is_mariadb(server), bits, session.time_zone, required, pair.zero_dates)
+            found += differences(pair, terms)
+    return found
+
+
+def test_some_types_as_all_others(server: EmbeddedMariaDB, database: str) -> None:
+    types = types_of(server)
+    olds = random.Random(11).sample(types, 7)[:_SAMPLED]
+    assert wrong(server, database, olds, types, Session(), 0) == []
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(900)
+def test_all_types_as_all_others(server: EmbeddedMariaDB, database: str) -> None:
+    types = types_of(server)
+    assert wrong(server, database, types, types, Session(), 0) == []
+
+
+def test_digits_behind_the_second_in_the_other_mode(server: EmbeddedMariaDB, database: str) -> None:
+    mode, bits = _ROUNDING[is_mariadb(server)]
+    olds = [sample for sample in types_of(server) if sample.definition.endswith(("(6)", "(6) NULL"))]
+    news = [sample for sample in types_of(server) if sample.definition.startswith(_TEMPORAL)]
+    news += [sample for sample in types_of(server) if sample.definition in ("bigint", "varchar(40)", "decimal(20,6)")]
+    assert wrong(server, database, olds, news, Session(mode, "-03:30"), bits) == []
+
+
+def test_null_becomes_the_zero_of_its_type(server: EmbeddedMariaDB, database: str) -> None:
+    news = [sample for sample in types_of(server) if "NULL" not in sample.definition]
+    [old] = [sample for sample in news if sample.definition == "varchar(40)"]
+    assert wrong(server, database, [Sample(old.definition, ("'1'",))], news, Session(), 0, " NOT NULL") == []
+    for new in ("datetime(3)", "timestamp(3) NULL", "int", "enum('a','b','c')", "set('a','b','c')", "binary(5)"):
+        [sample] = [item for item in types_of(server) if item.definition == new]
+        [after] = [Sample(new.removesuffix(" NULL"), ())]
+        assert wrong(server, database, [sample], [after], Session(), 0, " NOT NULL") == []
+
+
+def test_a_strict_server_keeps_what_a_lax_one_keeps(server: EmbeddedMariaDB, database: str) -> None:
+    """Value by value, as one that it refuses ends the statement."""
+    types, dice = types_of(server), random.Random(12)
+    for old in dice.sample(types, 12)[:8]:
+        value = dice.choice(old.values)
+        news = dice.sample(types, 6)
+        assert wrong(server, database, [Sample(old.definition, (value,))], news, Session(_STRICT), _STRICT_BITS) == []

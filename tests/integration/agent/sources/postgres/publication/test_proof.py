@@ -1,0 +1,221 @@
+"""The proof of the publications on a real server: no change is passed over that the stream was not sent."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from agent.errors import PositionLostError
+from agent.settings import SyncSettings
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
+from capture.embedded import EmbeddedPostgres
+from reactor.records.changefeed import SchemaChangeKind, TableChange
+from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
+
+_SCHEMA = """
+CREATE TABLE a (id int PRIMARY KEY, v text);
+CREATE TABLE b (id int PRIMARY KEY, v text);
+CREATE TABLE c (id int NOT NULL, k int NOT NULL, v text);
+ALTER TABLE c REPLICA IDENTITY FULL;
+CREATE UNIQUE INDEX c_key ON c (id);
+"""
+
+
+@pytest.fixture
+def rig(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[SyncRig]:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a", "b", "c"])
+    rig.settings = SyncSettings(progress_s=0.05)
+    with connect(rig.uri) as connection:
+        rig.first_schemas = read_schemas(connection, [table.table_id for table in rig.tables])
+    yield rig
+    drop_slots(rig)
+
+
+def holds(rig: SyncRig) -> dict[str, TableChange]:
+    return {change.table.name: change for record in rig.ddl() for change in record.holds if change.table}
+
+
+#: each loses changes of b, and is over when anybody looks
+_LOSSES = [
+    "ALTER PUBLICATION {p} DROP TABLE b; INSERT INTO b VALUES (2); ALTER PUBLICATION {p} ADD TABLE b",
+    "ALTER PUBLICATION {p} SET TABLE a, c; INSERT INTO b VALUES (2); ALTER PUBLICATION {p} SET TABLE a, b, c",
+    "ALTER PUBLICATION {p} SET TABLE a, b WHERE (id < 2), c; INSERT INTO b VALUES (2); "
+    "ALTER PUBLICATION {p} SET TABLE a, b, c",
+    "ALTER PUBLICATION {p} SET TABLE a, b (id), c; INSERT INTO b VALUES (2); ALTER PUBLICATION {p} SET TABLE a, b, c",
+    "ALTER PUBLICATION {p} DROP TABLE b; ALTER TABLE b SET UNLOGGED; INSERT INTO b VALUES (2)",
+    "BEGIN; SAVEPOINT s; ALTER PUBLICATION {p} DROP TABLE b; RELEASE s; COMMIT; INSERT INTO b VALUES (2); "
+    "BEGIN; SAVEPOINT s; ALTER PUBLICATION {p} ADD TABLE b; RELEASE s; COMMIT",
+    "ALTER PUBLICATION {p} SET TABLE a, b WHERE (id < 2), c",
+    "ALTER PUBLICATION {p} DROP TABLE b",
+]
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_running"), [(loss, False) for loss in _LOSSES] + [(_LOSSES[0], True), (_LOSSES[-1], True)]
+)
+async def test_a_table_that_its_publication_loses_is_held_from_the_last_proof_on(
+    rig: SyncRig, loss: str, is_running: bool
+) -> None:
+    """However short that is, and whether somebody reads meanwhile."""
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)")
+        at = await rig.wait_resolved()
+        if is_running:
+            for statement in loss.format(p=rig.names.publication).split("; "):
+                rig.execute(statement)
+            await rig.wait_resolved()
+    if not is_running:
+        rig.execute(loss.format(p=rig.names.publication))
+    async with rig.running(rig.unit("b")):
+        rig.execute("INSERT INTO a VALUES (3)")
+        await rig.wait_resolved()
+    held = holds(rig)
+    assert held.keys() == {"b"}
+    assert "public.b" in held["b"].reason
+    [record] = rig.ddl()
+    assert record.ts > at.resolved_ts
+    async with rig.running(rig.unit("c")):  # nobody finds it twice
+        rig.execute("INSERT INTO a VALUES (4)")
+        await rig.wait_resolved()
+    assert rig.ddl() == [record]
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_running"),
+    [
+        (loss, is_running)
+        for is_running in (True, False)
+        for loss in (
+            "DROP PUBLICATION {p}; INSERT INTO a VALUES (2); CREATE PUBLICATION {p} FOR TABLE a, b, c",
+            "ALTER PUBLICATION {p} SET (publish = 'insert'); "
+            "ALTER PUBLICATION {p} SET (publish = 'insert, update, delete, truncate')",
+            "DROP PUBLICATION {p}",
+        )[: 1 if is_running else 3]
+    ],
+)
+async def test_a_publication_that_is_another_one_is_a_lost_position(rig: SyncRig, loss: str, is_running: bool) -> None:
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        at = await rig.wait_resolved()
+    unit = rig.unit("b")
+    if not is_running:
+        rig.execute(loss.format(p=rig.names.publication))
+        with pytest.raises(PositionLostError, match=r"publication .* for a new snapshot remove it"):
+            await unit.run()
+        return
+    async with rig.ending(unit) as failures:
+        await rig.wait_head(lambda head: head.epoch > at.epoch)
+        rig.execute(loss.format(p=rig.names.publication))
+        rig.execute("INSERT INTO a VALUES (3)")
+    assert isinstance(failures[0], PositionLostError)
+    assert rig.ddl() == []
+
+
+async def test_what_concerns_others_or_nobody_holds_nobody(rig: SyncRig) -> None:
+    p = rig.names.publication
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)")
+        await rig.wait_resolved()
+        for statement in (
+            "CREATE TABLE n (id int PRIMARY KEY)",
+            f"ALTER PUBLICATION {p} ADD TABLE n",
+            f"ALTER PUBLICATION {p} SET TABLE a, b, c",
+            "VACUUM FULL pg_publication_rel",
+            "VACUUM FREEZE pg_publication",
+            "VACUUM FULL b",
+            "ALTER TABLE b ADD w int",
+            "CREATE INDEX ON b (v)",
+            "ANALYZE b",
+            "TRUNCATE b",
+            "REINDEX TABLE c",
+            f"COMMENT ON PUBLICATION {p} IS 'x'",
+            "ALTER TABLE c ADD w int",
+        ):
+            rig.execute(statement)
+        rig.execute("INSERT INTO b VALUES (2)")
+        await rig.wait_resolved()
+    assert holds(rig) == {}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "DROP INDEX c_key; INSERT INTO c VALUES (1, 2), (1, 3); DELETE FROM c WHERE k > 1; "
+        "CREATE UNIQUE INDEX c_key ON c (id)",
+        "DROP INDEX c_key",
+        "ALTER TABLE c ALTER id DROP NOT NULL; ALTER TABLE c ALTER id SET NOT NULL",
+    ],
+)
+async def test_a_key_that_is_not_in_the_stream_is_missed_when_it_goes(rig: SyncRig, loss: str) -> None:
+    """Where whole rows are sent the stream does not say what the key is."""
+    async with rig.running():
+        rig.execute("INSERT INTO c VALUES (1, 1)")
+        await rig.wait_resolved()
+        rig.execute(loss)
+        await rig.wait_resolved()
+    held = holds(rig)
+    assert held.keys() == {"c"}
+    assert "key (id)" in held["c"].reason
+
+
+async def test_the_proof_is_of_after_the_position(rig: SyncRig) -> None:
+    """What a table loses while it is read is held from before the loss on, and all rows of before are in the log."""
+    async with rig.running():
+        for round_ in range(20):
+            rig.execute(f"INSERT INTO b VALUES ({round_})")
+        rig.execute(f"ALTER PUBLICATION {rig.names.publication} DROP TABLE b")
+        for round_ in range(20, 30):
+            rig.execute(f"INSERT INTO b VALUES ({round_})")
+        await rig.wait_resolved()
+    [record] = rig.ddl()
+    assert [change.kind for change in record.changes] == [SchemaChangeKind.HOLD]
+    logged = [ts for table, ts, *_ in rig.logged() if table == rig.tables[1].table_id]
+    assert len(logged) == 20
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_whatever_is_done_to_a_publication_every_row_is_in_the_log_or_its_table_is_held(
+    rig: SyncRig, seed: int
+) -> None:
+    """A random history; a table that nothing was done to is never held, and holds begin before what is lost."""
+    random = Random(seed)
+    p, names = rig.names.publication, ["a", "b"]
+    published, filtered = {"a", "b"}, set[str]()
+    touched, lost, sent = set[str](), set[str](), dict.fromkeys(names, 0)
+    for round_ in range(4):
+        async with rig.running(rig.unit(f"unit{round_}")):
+            for step in range(12):
+                name = random.choice(names[: 1 + round_ % 2])
+                action = random.choice(["insert", "insert", "insert", "drop", "add", "filter", "other", "wait"])
+                if action == "insert":
+                    rig.execute(f"INSERT INTO {name} VALUES ({1000 + 100 * round_ + step})")
+                    is_sent = name in published and name not in filtered
+                    sent[name] += is_sent
+                    lost |= set() if is_sent else {name}
+                elif action == "drop" and name in published:
+                    rig.execute(f"ALTER PUBLICATION {p} DROP TABLE {name}")
+                    published.remove(name)
+                    filtered.discard(name)
+                    touched.add(name)
+                elif action == "add" and name not in published:
+                    where = random.choice(["", " WHERE (id < 5)"])
+                    rig.execute(f"ALTER PUBLICATION {p} ADD TABLE {name}{where}")
+                    published.add(name)
+                    filtered |= {name} if where else set()
+                elif action == "other":
+                    rig.execute(f"CREATE TABLE o{round_}_{step} (id int PRIMARY KEY)")
+                    rig.execute(f"ALTER PUBLICATION {p} ADD TABLE o{round_}_{step}")
+                elif action == "wait":
+                    await rig.wait_resolved()
+            if round_ % 2:
+                await rig.wait_resolved()
+    async with rig.running(rig.unit("last")):
+        await rig.wait_resolved()
+    held = set(holds(rig))
+    assert lost <= held <= touched
+    ids = {record.name: record.table_id for record in rig.tables}
+    for name in names:
+        logged = [ts for table, ts, *_ in rig.logged() if table == ids[name]]
+        assert len(logged) == sent[name]

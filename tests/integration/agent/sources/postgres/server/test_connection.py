@@ -1,0 +1,192 @@
+"""The handshake with a real server: TLS in every mode, md5, SCRAM, Unix sockets; and the stream over TLS."""
+
+import contextlib
+import os
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any
+
+import pytest
+
+from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.sources.postgres.server.connection import connect
+from capture.embedded import EmbeddedPostgres
+from tests.integration.agent.sources.postgres.sync_rig import make_rig
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for ``localhost``; the key lies beside it."""
+    path = tmp_path_factory.mktemp("tls") / "server.crt"
+    command = ["openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-out", str(path), "-keyout", str(path.with_suffix(".key"))]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A server that knows a user for every method; it was built without TLS."""
+    directory = tmp_path_factory.mktemp("methods")
+    with EmbeddedPostgres(directory, unsafe_no_fsync=True) as server:
+        _add_users(server, directory / "data" / "pg_hba.conf")
+        yield server
+
+
+def _add_users(server: EmbeddedPostgres, rules: Path) -> None:
+    for name, encryption in (("by_md5", "md5"), ("by_scram", "scram-sha-256"), ("by_text", "scram-sha-256")):
+        server.execute(
+            f"SET password_encryption = '{encryption}'; CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'p:w@d'"
+        )
+    lines = "host all by_md5 all md5\nhost all by_text all password\nhost all barred all reject\n"
+    rules.write_text(lines + rules.read_text())
+    server.execute("SELECT pg_reload_conf()")
+
+
+@dataclass(frozen=True)
+class TlsServer:
+    """``plain`` behind a gate that speaks PostgreSQL's way into TLS."""
+
+    port: int
+    plain: EmbeddedPostgres
+
+    def uri(self, database: str = "postgres") -> str:
+        return self.plain.uri(database).replace(f":{self.plain.port}/", f":{self.port}/") + "?sslmode=require"
+
+
+@pytest.fixture(scope="module")
+def server(certificate: Path, plain: EmbeddedPostgres) -> Iterator[TlsServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    with ThreadingTCPServer(("127.0.0.1", 0), partial(_Gate, context, plain.port)) as gate:
+        gate.daemon_threads = True
+        thread = threading.Thread(target=gate.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield TlsServer(gate.server_address[1], plain)
+        gate.shutdown()
+        thread.join()
+
+
+class _Gate(BaseRequestHandler):
+    """One connection: answers the request for TLS, then passes bytes both ways."""
+
+    def __init__(self, context: ssl.SSLContext, port: int, *arguments: Any) -> None:
+        self._context = context
+        self._port = port
+        super().__init__(*arguments)
+
+    def handle(self) -> None:
+        raw: socket.socket = self.request
+        if raw.recv(8)[4:] != struct.pack("!i", 80877103):
+            return
+        raw.sendall(b"S")
+        try:
+            client = self._context.wrap_socket(raw, server_side=True)
+        except OSError:
+            return  # the client does not trust us
+        with client, socket.create_connection(("127.0.0.1", self._port)) as upstream:
+            back = threading.Thread(target=_pass, args=(upstream, client))
+            back.start()
+            _pass(client, upstream)
+            back.join()
+
+
+def _pass(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while block := source.recv(1 << 16):
+            target.sendall(block)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def uri(server: EmbeddedPostgres | TlsServer, user: str, query: str = "", *, host: str = "localhost") -> str:
+    return f"postgresql://{user}:p%3Aw%40d@{host}:{server.port}/postgres{query}"
+
+
+@pytest.mark.parametrize("user", ["by_md5", "by_scram", "by_text"])
+@pytest.mark.parametrize("mode", ["prefer", "require"])
+def test_every_password_method_over_tls(server: TlsServer, user: str, mode: str) -> None:
+    for replication in (False, True):
+        with connect(uri(server, user, f"?sslmode={mode}"), replication=replication) as connection:
+            assert isinstance(connection.socket, ssl.SSLSocket)
+            assert connection.query("SELECT current_user") == [(user,)]
+
+
+@pytest.mark.parametrize("user", ["by_md5", "by_scram"])
+def test_password_methods_without_tls(plain: EmbeddedPostgres, user: str) -> None:
+    with connect(uri(plain, user, "?sslmode=disable"), replication=True) as connection:
+        assert not isinstance(connection.socket, ssl.SSLSocket)
+        assert connection.query("SELECT current_user") == [(user,)]
+
+
+def test_a_server_certificate_is_verified_when_asked(server: TlsServer, certificate: Path) -> None:
+    root = f"&sslrootcert={certificate}"
+    for mode in ("verify-ca", "verify-full"):
+        with connect(uri(server, "by_scram", f"?sslmode={mode}{root}")) as connection:
+            assert connection.query("SELECT 1") == [("1",)]
+        with pytest.raises(SourceAuthError, match=r"certificate of .* is not trusted"):
+            connect(uri(server, "by_scram", f"?sslmode={mode}"))
+    with pytest.raises(SourceAuthError, match=r"certificate of .* is not trusted .*; check sslrootcert and host"):
+        connect(uri(server, "by_scram", f"?sslmode=verify-full{root}", host="127.0.0.1"))
+    with connect(uri(server, "by_scram", f"?sslmode=verify-ca{root}", host="127.0.0.1")):
+        pass
+
+
+def test_refusals(server: TlsServer, plain: EmbeddedPostgres) -> None:
+    with pytest.raises(SourceAuthError, match="refuses the password of user by_md5"):
+        connect(uri(server, "by_md5").replace("w%40d", "x"))
+    with pytest.raises(SourceAuthError, match=r"refuses user barred \(pg_hba.conf rejects"):
+        connect(uri(server, "barred"))
+    with pytest.raises(SourceUnreachableError, match="broke off while connecting"):
+        connect(uri(server, "by_text", "?sslmode=disable"))
+    with pytest.raises(SourceConfigError, match="does not speak TLS; turn ssl on there or use sslmode=disable"):
+        connect(plain.uri() + "?sslmode=require")
+    with pytest.raises(SourceConfigError, match="sslrootcert /none cannot be read"):
+        connect(uri(server, "by_scram", "?sslmode=verify-full&sslrootcert=/none"))
+
+
+def test_a_refused_query_leaves_the_session_usable(postgres: EmbeddedPostgres) -> None:
+    with connect(postgres.uri()) as connection:
+        with pytest.raises(SourceError, match="22012: division by zero"):
+            connection.query("SELECT 1/0")
+        with pytest.raises(SourceError, match="42P01"):
+            connection.start_copy("COPY nothing TO STDOUT")
+        assert connection.query("SELECT NULL, 'ä', 2") == [(None, "ä", "2")]
+        connection.close()
+        connection.close()
+
+
+def test_a_session_that_the_server_ends_is_unreachable(postgres: EmbeddedPostgres) -> None:
+    with connect(postgres.uri()) as connection, connect(postgres.uri()) as other:
+        (pid,) = connection.query("SELECT pg_backend_pid()")[0]
+        other.query(f"SELECT pg_terminate_backend({pid}, 5000)")
+        with pytest.raises(SourceUnreachableError):
+            connection.query("SELECT 1")
+        connection.close()
+
+
+def test_a_unix_socket(postgres: EmbeddedPostgres) -> None:
+    source = f"postgresql:///postgres?host={postgres.socket_directory}&port={postgres.port}&user=postgres"
+    os.environ["WEIR_TEST_PASSWORD"] = postgres.password
+    try:
+        with connect(source + "&password=env:WEIR_TEST_PASSWORD", replication=True) as connection:
+            assert connection.query("SELECT 1") == [("1",)]
+    finally:
+        del os.environ["WEIR_TEST_PASSWORD"]
+
+
+async def test_the_stream_over_tls(server: TlsServer, tmp_path: Path) -> None:
+    rig = make_rig(server.plain, tmp_path, "CREATE TABLE t (id int PRIMARY KEY, v text)", ["t"])
+    rig.uri = server.uri(rig.name)
+    async with rig.running():
+        rig.execute("INSERT INTO t SELECT i, repeat('z', 100) FROM generate_series(1, 50000) i")
+        await rig.wait_resolved()
+    assert rig.logged() == rig.expected()

@@ -1,0 +1,349 @@
+"""What a real PostgreSQL's stream says of tables that change: found once, at the right Ts, with the columns matched."""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent.rows.schema import TableSchema
+from agent.settings import SyncSettings
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.stream import catalog_lookup
+from agent.sources.postgres.stream.catalog_lookup import look_at
+from capture.embedded import EmbeddedPostgres
+from reactor.records.changefeed import SchemaChangeKind, TableChange
+from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
+
+_SCHEMA = """
+CREATE TABLE a (id int PRIMARY KEY, v text, big text);
+CREATE TABLE b (x int, y int, n numeric(12,2), PRIMARY KEY (x, y));
+"""
+
+
+@pytest.fixture
+def rig(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[SyncRig]:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a", "b"])
+    with connect(rig.uri) as connection:
+        rig.first_schemas = read_schemas(connection, [table.table_id for table in rig.tables])
+    yield rig
+    drop_slots(rig)
+
+
+async def changes_of(rig: SyncRig, *statements: str) -> list[TableChange]:
+    """Each statement is a transaction; found in one go."""
+    for statement in statements:
+        rig.execute(statement)
+    async with rig.running():
+        await rig.wait_resolved()
+    return [change for record in rig.ddl() for change in record.changes]
+
+
+def columns(change: TableChange) -> list[str]:
+    return [column.name for column in TableSchema.from_json(change.after).columns]
+
+
+async def test_what_no_sink_sees_is_no_change(rig: SyncRig) -> None:
+    assert await changes_of(rig, "INSERT INTO a VALUES (1); INSERT INTO b VALUES (1, 1)") == []
+    found = await changes_of(
+        rig,
+        "ALTER TABLE b ALTER n SET DEFAULT 3; INSERT INTO b VALUES (2, 2)",
+        "CREATE INDEX ON a (v); INSERT INTO a VALUES (2)",
+        "ALTER TABLE a ALTER v TYPE varchar; INSERT INTO a VALUES (3)",
+    )
+    assert found == []
+
+
+async def test_a_new_column_comes_with_what_old_rows_hold(rig: SyncRig) -> None:
+    [change] = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        "ALTER TABLE a ADD n int NOT NULL DEFAULT 7, ADD t text, ADD s text DEFAULT 'it''s'; INSERT INTO a VALUES (2)",
+    )
+    assert (change.kind, change.added, change.renames) == (SchemaChangeKind.ALTER, ("n", "t", "s"), {})
+    assert change.fills == {"n": "7", "s": "it's"}
+
+
+async def test_defaults_of_a_table_that_was_written_anew_read_as_rows_do(rig: SyncRig) -> None:
+    """Another type has it written anew: then the defaults themselves are all that tells."""
+    [change] = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        "ALTER TABLE a ADD yes bool NOT NULL DEFAULT true, ADD host inet NOT NULL DEFAULT '10.0.0.1', "
+        "ADD c char(4) NOT NULL DEFAULT 'ab', ADD n numeric(40,2) NOT NULL DEFAULT 3.5, "
+        "ADD list int[] NOT NULL DEFAULT '{1,2}', ALTER id TYPE bigint; "
+        "INSERT INTO a VALUES (2)",
+    )
+    assert change.fills == {"yes": "t", "host": "10.0.0.1", "c": "ab  ", "n": "3.50", "list": "{1,2}"}
+
+
+async def test_a_default_that_may_or_may_not_be_in_the_rows_is_known_to_be_untold(rig: SyncRig) -> None:
+    rig.execute(
+        "ALTER TABLE a ADD n int DEFAULT 7, ADD r float DEFAULT random(), ADD t text, "
+        "ADD twice int GENERATED ALWAYS AS (id * 2) STORED"
+    )
+    with connect(rig.uri) as connection:
+        found = look_at(connection, rig.tables[0].table_id)
+    assert not found.fills
+    assert found.untold - {"id"} == {"n", "r", "twice"}
+
+
+def test_the_catalog_is_read_when_the_change_can_be_seen(rig: SyncRig) -> None:
+    """The stream has a commit before other sessions see it: the default of a new column was lost."""
+    table_id = rig.tables[0].table_id
+    with connect(rig.uri) as writer, connect(rig.uri) as reader, ThreadPoolExecutor(1) as pool:
+        writer.query("BEGIN")
+        writer.query("ALTER TABLE a ADD n int DEFAULT 7")
+        found = pool.submit(look_at, reader, table_id)
+        while not writer.query("SELECT 1 FROM pg_locks WHERE NOT granted") and not found.done():
+            pass
+        writer.query("COMMIT")
+        assert found.result().fills == {"n": "7"}
+
+
+def test_a_table_that_somebody_else_keeps_locked_is_looked_at_all_the_same(
+    rig: SyncRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_lookup, "_LOCK_MS", 20)
+    with connect(rig.uri) as writer, connect(rig.uri) as reader:
+        writer.query("BEGIN")
+        writer.query("LOCK TABLE a IN ACCESS EXCLUSIVE MODE")
+        assert set(look_at(reader, rig.tables[0].table_id).places) == {"id", "v", "big"}
+
+
+async def test_renamed_dropped_retyped(rig: SyncRig) -> None:
+    [change] = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        "ALTER TABLE a RENAME v TO w; ALTER TABLE a DROP big; ALTER TABLE a ALTER id TYPE bigint;"
+        "INSERT INTO a VALUES (2)",
+    )
+    assert (change.renames, change.added, columns(change)) == ({"w": "v"}, (), ["id", "w"])
+
+
+async def test_names_that_change_places_and_names_that_come_back(rig: SyncRig) -> None:
+    [swap] = await changes_of(
+        rig,
+        "ALTER TABLE a RENAME v TO x; ALTER TABLE a RENAME big TO v; ALTER TABLE a RENAME x TO big;"
+        "INSERT INTO a VALUES (1)",
+    )
+    assert (swap.renames, swap.added) == ({"v": "big", "big": "v"}, ())
+    _, again = await changes_of(rig, "ALTER TABLE a DROP v; ALTER TABLE a ADD v int; INSERT INTO a VALUES (2)")
+    assert (again.renames, again.added) == ({}, ("v",))
+
+
+async def test_a_name_that_is_another_columns_by_now_tells_nothing_of_the_one_before(rig: SyncRig) -> None:
+    """The catalog is that of today: its default is of the second n, which has another type."""
+    first, second = await changes_of(
+        rig,
+        "ALTER TABLE a ADD n int; INSERT INTO a VALUES (1, 'v', 'b', 5)",
+        "ALTER TABLE a DROP n; ALTER TABLE a ADD n text DEFAULT 'none'; INSERT INTO a VALUES (2)",
+    )
+    assert (first.added, first.fills) == (("n",), {})
+    assert (second.added, second.renames, second.fills) == (("n",), {}, {"n": "none"})
+
+
+async def test_names_that_change_places_are_known_when_one_is_gone_since(rig: SyncRig) -> None:
+    swap, again = await changes_of(
+        rig,
+        "ALTER TABLE a RENAME v TO x; ALTER TABLE a RENAME big TO v; ALTER TABLE a RENAME x TO big;"
+        "INSERT INTO a VALUES (1)",
+        "ALTER TABLE a DROP v; ALTER TABLE a ADD v int DEFAULT 3; INSERT INTO a VALUES (2)",
+    )
+    assert (swap.renames, swap.added) == ({"v": "big", "big": "v"}, ())
+    assert (again.renames, again.added, again.fills) == ({}, ("v",), {"v": "3"})
+
+
+async def test_the_change_is_at_its_transactions_ts_with_rows_on_both_sides(rig: SyncRig) -> None:
+    rig.execute("BEGIN; INSERT INTO a VALUES (1); ALTER TABLE a ADD n int; INSERT INTO a VALUES (2); COMMIT")
+    async with rig.running():
+        await rig.wait_resolved()
+    [record] = rig.ddl()
+    assert {commit_ts for _, commit_ts, _, _ in rig.logged()} == {record.ts}
+    assert rig.head().resolved_ts >= record.ts
+
+
+async def test_a_transaction_that_changes_twice_makes_one_change(rig: SyncRig) -> None:
+    [change] = await changes_of(
+        rig,
+        "BEGIN; ALTER TABLE a ADD n int; INSERT INTO a VALUES (1); ALTER TABLE a RENAME n TO m; "
+        "ALTER TABLE a RENAME v TO w; INSERT INTO a VALUES (2); COMMIT",
+    )
+    assert (change.renames, change.added, columns(change)) == ({"w": "v"}, ("m",), ["id", "w", "big", "m"])
+
+
+async def test_what_is_rolled_back_is_nothing(rig: SyncRig) -> None:
+    assert await changes_of(rig, "BEGIN; ALTER TABLE a ADD n int; INSERT INTO a VALUES (1); ROLLBACK") == []
+
+
+async def test_another_key_and_another_name(rig: SyncRig) -> None:
+    first, second = await changes_of(
+        rig,
+        "ALTER TABLE a DROP CONSTRAINT a_pkey; ALTER TABLE a ADD PRIMARY KEY (v); INSERT INTO a VALUES (1, 'v')",
+        "ALTER TABLE a RENAME TO z; INSERT INTO z VALUES (2, 'w')",
+    )
+    assert (first.table and first.table.key) == ("v",)
+    assert second.kind is SchemaChangeKind.RENAME
+    assert (second.table and second.table.name) == "z"
+
+
+async def test_a_new_table_in_the_publication(rig: SyncRig) -> None:
+    rig.rules = ("public.n*",)
+    publish = f"ALTER PUBLICATION {rig.names.publication} ADD TABLE"
+    found = await changes_of(
+        rig,
+        f"BEGIN; CREATE TABLE n1 (id int PRIMARY KEY, v text); {publish} n1; INSERT INTO n1 VALUES (1); COMMIT",
+        f"BEGIN; CREATE TABLE other (id int PRIMARY KEY); {publish} other; INSERT INTO other VALUES (1); COMMIT",
+        f"BEGIN; CREATE TABLE n2 (id int); ALTER TABLE n2 REPLICA IDENTITY FULL; {publish} n2; "
+        "INSERT INTO n2 VALUES (1); COMMIT",
+        "ALTER TABLE n1 RENAME v TO w; INSERT INTO n1 VALUES (2)",
+    )
+    created, altered = (change for change in found if not change.is_hold)
+    assert [change.kind for change in (created, altered)] == [SchemaChangeKind.CREATE, SchemaChangeKind.ALTER]
+    [held] = (change for change in found if change.is_hold)
+    assert held.reason.startswith("table public.n2 has no key to upsert by, so it is not taken in; give it one")
+    assert created.table is not None
+    assert (created.table.name, created.table.key) == ("n1", ("id",))
+    assert created.table.start_ts == rig.ddl()[0].ts - 1
+    assert altered.renames == {"w": "v"}
+    assert {table for table, *_ in rig.logged()} == {created.table_id}
+
+
+async def test_a_unit_that_comes_later_finds_nothing_twice(rig: SyncRig) -> None:
+    """Neither what is in the log already nor, from there, the same change again."""
+    rig.rules = ("public.n*",)
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        rig.execute("ALTER TABLE a RENAME v TO w; INSERT INTO a VALUES (2)")
+        rig.execute(
+            f"BEGIN; CREATE TABLE n1 (id int PRIMARY KEY); ALTER PUBLICATION {rig.names.publication} ADD TABLE n1; "
+            "INSERT INTO n1 VALUES (1); COMMIT"
+        )
+        await rig.wait_resolved()
+        before = rig.ddl()
+        await rig.kill_walsender()
+        rig.execute("INSERT INTO a VALUES (3); INSERT INTO n1 VALUES (2)")
+        await rig.wait_resolved()
+    assert len(before) == 2
+    async with rig.running(rig.unit("b")):
+        rig.execute("INSERT INTO a VALUES (4); INSERT INTO n1 VALUES (3)")
+        await rig.wait_resolved()
+        assert rig.ddl() == before
+        rig.execute("ALTER TABLE a RENAME w TO v; INSERT INTO a VALUES (5)")
+        await rig.wait_resolved()
+    assert rig.ddl()[-1].changes[0].renames == {"v": "w"}
+    assert len(rig.logged()) == 8
+
+
+async def test_a_key_that_changes_before_anybody_looks_counts_from_its_own_time(rig: SyncRig) -> None:
+    """The catalog has the newest key only; each change comes with the one that its rows are sent under."""
+    found = await changes_of(
+        rig,
+        "ALTER TABLE a ADD n int; INSERT INTO a VALUES (1, 'v')",
+        "ALTER TABLE a DROP CONSTRAINT a_pkey; ALTER TABLE a ADD PRIMARY KEY (v); INSERT INTO a VALUES (1, 'w')",
+    )
+    assert [change.table and change.table.key for change in found] == [("id",), ("v",)]
+
+
+_COMPUTED = [
+    "ADD new int GENERATED ALWAYS AS (id * 2) STORED",
+    "ADD new float DEFAULT random()",
+    "ADD new bigserial",
+    "ADD new int DEFAULT 7, ALTER id TYPE bigint",
+]
+
+
+@pytest.mark.parametrize("addition", _COMPUTED)
+async def test_what_a_new_column_has_computed_for_rows_that_were_there_holds_the_table(
+    rig: SyncRig, addition: str
+) -> None:
+    """It was NULL, with a line in the log. A table without rows has nothing to lose."""
+    found = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        f"ALTER TABLE a {addition}",
+        "ALTER TABLE b " + re.sub(r"\bid\b", "x", addition),
+        "INSERT INTO a (id) VALUES (2)",
+        "INSERT INTO b (x, y) VALUES (2, 2)",
+    )
+    assert [(change.kind, change.table and change.table.name) for change in found] == [
+        (SchemaChangeKind.HOLD, "a"),
+        (SchemaChangeKind.ALTER, "b"),
+    ]
+    assert "new column new" in found[0].reason
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+async def test_a_table_that_is_dropped_and_created_again_takes_its_place(
+    postgres: EmbeddedPostgres, tmp_path: Path, is_all: bool
+) -> None:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a", "b"], publication="FOR ALL TABLES" if is_all else "")
+    rig.rules = ("public.*",)
+    publish = "" if is_all else f"ALTER PUBLICATION {rig.names.publication} ADD TABLE a; "
+    again = f"CREATE TABLE a (k int PRIMARY KEY); {publish}INSERT INTO a VALUES (1)"
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        rig.execute(f"BEGIN; INSERT INTO a VALUES (2); DROP TABLE a; {again}; COMMIT")
+        await rig.wait_resolved()
+        rig.execute(f"BEGIN; ALTER TABLE a RENAME TO old; {again}; COMMIT")
+        rig.execute("INSERT INTO old VALUES (2)")
+        await rig.wait_resolved()
+        rig.execute("DROP TABLE old")
+        await rig.wait_resolved()
+        await rig.wait_resolved()
+    found = [[(change.kind, change.table and change.table.name) for change in record.changes] for record in rig.ddl()]
+    assert found == [
+        [(SchemaChangeKind.DROP, None), (SchemaChangeKind.CREATE, "a")],
+        [(SchemaChangeKind.RENAME, "old"), (SchemaChangeKind.CREATE, "a")],
+        [(SchemaChangeKind.DROP, None)],
+    ]
+    drop_slots(rig)
+
+
+async def test_a_table_that_is_created_again_and_not_published_is_held(rig: SyncRig) -> None:
+    rig.rules = ("public.*",)
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+        rig.execute("DROP TABLE a; CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+        await rig.wait_resolved()
+    [record] = rig.ddl()
+    assert [change.kind for change in record.changes] == [SchemaChangeKind.HOLD]
+    assert "table public.a was dropped and created again, and the new one is not published" in record.changes[0].reason
+
+
+@pytest.mark.parametrize(
+    ("statements", "kinds"),
+    [
+        (("CREATE TABLE n (id int PRIMARY KEY)", "{publish}", "", "INSERT INTO n VALUES (1)"), ["create"]),
+        (("CREATE TABLE n (id int PRIMARY KEY)", "INSERT INTO n VALUES (1)", "{publish}", ""), ["hold"]),
+        (("BEGIN; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1); {publish}; COMMIT",), ["hold"]),
+        (
+            (
+                "BEGIN; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1); {publish}; "
+                "INSERT INTO n VALUES (2); COMMIT",
+            ),
+            ["hold"],
+        ),
+        (("BEGIN; CREATE TABLE n (id int PRIMARY KEY); {publish}; INSERT INTO n VALUES (1); COMMIT",), ["create"]),
+    ],
+)
+async def test_a_new_table_is_taken_in_only_with_all_its_rows(
+    rig: SyncRig, statements: tuple[str, ...], kinds: list[str]
+) -> None:
+    """An empty statement: time passes."""
+    rig.rules = ("public.*",)
+    rig.settings = SyncSettings(progress_s=0.05)
+    async with rig.running():
+        for statement in statements:
+            if statement:
+                rig.execute(statement.format(publish=f"ALTER PUBLICATION {rig.names.publication} ADD TABLE n"))
+            else:
+                for _ in range(3):
+                    await rig.wait_resolved()
+        for _ in range(3):
+            await rig.wait_resolved()
+    assert [change.kind.value for record in rig.ddl() for change in record.changes] == kinds

@@ -1,0 +1,72 @@
+"""Load from a dump's manifest: every table once, resumable, and refused when the dump is not finished."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from agent.errors import LogError, TableForeignError
+from agent.ports.snapshot import DoneChunk, Plan, TablePlan
+from agent.rows.schema import TableSchema
+from agent.sinks import open_sink
+from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind
+from agent.units.load import LoadUnit, create_empty
+from agent.units.manifest import Manifest
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import SinkMode, TableRecord
+from tests.integration.agent.flush.pgoutput_build import TABLE
+from tests.unit.agent.changes_build import ARROW, changes, insert
+
+RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+OTHER = RECORD.with_(table_id=7, name="empty")
+SPAN = TableSpan(TABLE.table_id)
+
+
+def dumped(root: Path, tables: Sequence[tuple[TableRecord, TableSchema]], *, done: bool = True) -> str:
+    """A dump with one chunk per table; the table ``t`` has three rows in it."""
+    sink = open_sink(f"delta+file://{root}/lake", changefeed="feed", mode=SinkMode.UPSERT)
+    manifest = Manifest.for_source(str(root / "log"), changefeed="feed", source="main")
+    plans = tuple(TablePlan(record, schema, ChunkPlan(PlanKind.WHOLE, count=1, rows=3), 1) for record, schema in tables)
+    manifest.write_plan(Plan(1, Ts(100), plans))
+    if done:
+        batch = changes([insert(at, "a", "x") for at in range(3)], arrow=ARROW).after
+        for number, (record, schema) in enumerate(tables):
+            files = sink.stage(schema, "0", iter([batch]), Ts(100)) if record.name == "t" else []
+            manifest.write_done(1, number, [DoneChunk(record.table_id, 1, 0, tuple(files))])
+    return manifest.uri
+
+
+def empty_schema() -> TableSchema:
+    return TableSchema(7, "public", "empty", TABLE.columns)
+
+
+async def test_every_table_is_loaded_once(tmp_path: Path) -> None:
+    uri = dumped(tmp_path, [(RECORD, TABLE), (OTHER, empty_schema())])
+    sink = open_sink(f"delta+file://{tmp_path}/lake", changefeed="feed", mode=SinkMode.UPSERT)
+    told: list[tuple[int, int]] = []
+    await LoadUnit(uri, sink, on_progress=lambda done, total: told.append((done, total))).run()
+    assert told == [(3, 3), (3, 3)]
+    await LoadUnit(uri, sink).run()
+    assert sink.committed_ts(RECORD, SPAN) == 100
+    assert DeltaTable(tmp_path / "lake" / "public" / "t").to_pyarrow_table().num_rows == 3
+    assert DeltaTable(tmp_path / "lake" / "public" / "empty").count() == 0
+    assert DeltaTable(tmp_path / "lake" / "public" / "t").version() == 0
+
+
+async def test_an_unfinished_dump_is_not_loaded(tmp_path: Path) -> None:
+    uri = dumped(tmp_path, [(RECORD, TABLE)], done=False)
+    sink = open_sink(f"delta+file://{tmp_path}/lake", changefeed="feed", mode=SinkMode.UPSERT)
+    with pytest.raises(LogError, match=r"1 chunks of public\.t are not in the dump"):
+        await LoadUnit(uri, sink).run()
+    assert not (tmp_path / "lake" / "public" / "t" / "_delta_log").exists()
+
+
+async def test_a_foreign_table_stops_the_unit_and_a_later_run_goes_on(tmp_path: Path) -> None:
+    uri = dumped(tmp_path, [(RECORD, TABLE), (OTHER, empty_schema())])
+    foreign = open_sink(f"delta+file://{tmp_path}/lake", changefeed="other", mode=SinkMode.UPSERT)
+    create_empty(foreign, [(OTHER, empty_schema())])
+    sink = open_sink(f"delta+file://{tmp_path}/lake", changefeed="feed", mode=SinkMode.UPSERT)
+    with pytest.raises(TableForeignError, match="is written by changefeed 'other'"):
+        await LoadUnit(uri, sink).run()
+    assert sink.committed_ts(RECORD, SPAN) == 100

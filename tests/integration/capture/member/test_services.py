@@ -1,0 +1,212 @@
+"""What the real works find out of source and sink before a changefeed that stands is changed or set back."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import (
+    PositionLostError,
+    SinkConfigError,
+    SinkFencedError,
+    SinkPassingError,
+    SourceConfigError,
+    SourceUnreachableError,
+)
+from agent.ports.sink import SpanRepartition
+from agent.ports.source import Identity, Scope, SourceReport
+from agent.sinks import open_sink
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.identity import read_identity
+from agent.units.load import create_empty
+from capture.api.port import ChangefeedSpec
+from capture.config import load_server_settings
+from capture.embedded import EmbeddedPostgres
+from capture.embedded.places import free_port
+from capture.errors import ConfigError
+from capture.member import preflight
+from capture.member.services import LocalDataPlane
+from owner.jobs import SinkCut, SinkRead, TableRead
+from owner.scheduler.spans import even_spans
+from reactor import keys
+from reactor.effects import CutSink, ReadSink
+from reactor.errors import WeirError
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.records.changefeed import ChangefeedInfo, Mode, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.partitioning import TablePartitioning
+from reactor.state import ClusterState
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from tests.integration.agent.flush.pgoutput_build import TABLE
+
+RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+SPAN = TableSpan(TABLE.table_id)
+UNIT = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(RECORD,))
+
+
+def works_with_a_table(root: Path) -> LocalDataPlane:
+    sink = open_sink(f"delta+file://{root}/lake", changefeed="c/feed", mode=SinkMode.UPSERT)
+    create_empty(sink, [(RECORD, TABLE)])
+    return LocalDataPlane(load_server_settings(data_dir=root / "data", cluster_id="c"))
+
+
+def feed(data_plane: LocalDataPlane, *, sink: str = "blackhole://", source: str = "postgresql://h/d") -> ChangefeedInfo:
+    return ChangefeedInfo(
+        id=ChangefeedId("feed"), source=data_plane.keeper.seal(source), sink=data_plane.keeper.seal(sink)
+    )
+
+
+async def test_a_sink_tells_what_it_records_also_at_another_place(tmp_path: Path) -> None:
+    data_plane = works_with_a_table(tmp_path)
+    assert await data_plane.recorded(feed(data_plane, sink=f"delta+file://{tmp_path}/lake"), UNIT, {}) == (100,)
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    assert await data_plane.recorded(feed(data_plane, sink=f"delta+file://{tmp_path}/copy"), UNIT, {}) == (100,)
+    assert await data_plane.recorded(feed(data_plane), UNIT, {}) == (), "nothing is recorded there"
+    with pytest.raises(SinkPassingError, match="is not the one that was written"):
+        await data_plane.recorded(feed(data_plane, sink=f"delta+file://{tmp_path}/empty"), UNIT, {})
+
+
+class _AnySource:
+    """Fit to be replicated."""
+
+    def __init__(self, uri: str, scope: Scope) -> None:
+        pass
+
+    def check(self) -> SourceReport:
+        return SourceReport(Identity("1", 1), (RECORD,))
+
+    def check_start(self, start_ts: Ts) -> None:
+        if start_ts < 50:
+            raise SourceConfigError(f"no log at {start_ts}")
+
+    def current_ts(self) -> Ts:
+        return Ts(100)
+
+
+@pytest.mark.parametrize("spans", [1, 2])
+async def test_what_a_removed_changefeed_has_left_is_found_before_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spans: int
+) -> None:
+    data_plane = works_with_a_table(tmp_path)
+    monkeypatch.setattr(preflight, "open_source", _AnySource)
+    spec = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://h/d", sink_uri=f"delta+file://{tmp_path}/lake")
+    if spans > 1:
+        sink = open_sink(spec.sink_uri, changefeed="c/feed", mode=SinkMode.UPSERT)
+        sink.cut(RECORD, SpanRepartition((SPAN,), even_spans(TABLE.table_id, spans), Ts(100), 1))
+    for mode in (Mode.ALL, Mode.FULL):
+        with pytest.raises(
+            SinkConfigError, match=r"the sink still holds public\.t of an earlier changefeed of this name"
+        ):
+            await data_plane.check(spec.model_copy(update={"mode": mode}))
+    await data_plane.check(spec.model_copy(update={"mode": Mode.INCREMENTAL}))
+    shutil.rmtree(tmp_path / "lake")
+    await data_plane.check(spec)
+
+
+async def test_tables_that_will_be_held_for_their_names_are_named_before_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_plane = LocalDataPlane(load_server_settings(data_dir=tmp_path / "data", cluster_id="c"))
+    names = ["..", *(f"a/{number}" for number in range(12)), "t"]
+    tables = tuple(RECORD.with_(table_id=number, name=name) for number, name in enumerate(names))
+    monkeypatch.setattr(preflight, "open_source", _AnySource)
+    monkeypatch.setattr(_AnySource, "check", lambda _: SourceReport(Identity("1", 1), tables))
+    spec = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://h/d", sink_uri=f"delta+file://{tmp_path}/lake")
+    for mode in (Mode.ALL, Mode.INCREMENTAL):
+        first, *others, last = await data_plane.check(spec.model_copy(update={"mode": mode}))
+        assert first.startswith("this table will be held: table public... cannot be a directory of the sink: the name")
+        assert (len(others), last) == (9, "3 more tables will be held for their names; see weir tables")
+    assert await data_plane.check(spec.model_copy(update={"sink_uri": "blackhole://"})) == ()
+
+
+async def test_nothing_is_loaded_without_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_plane = works_with_a_table(tmp_path)
+    monkeypatch.setattr(preflight, "open_source", _AnySource)
+    spec = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://h/d", sink_uri=f"delta+file://{tmp_path}/new")
+    with pytest.raises(ConfigError, match="a new changefeed has none; use mode all"):
+        await data_plane.check(spec.model_copy(update={"mode": Mode.LOAD_SYNC}))
+    await data_plane.check(spec)
+
+
+@pytest.mark.parametrize(
+    ("mode", "bounds", "refusal"),
+    [
+        (Mode.ALL, (60, None), "mode all begins with a snapshot"),
+        (Mode.FULL, (60, None), "mode full begins with a snapshot"),
+        (Mode.DUMP, (60, None), "mode dump begins with a snapshot"),
+        (Mode.INCREMENTAL, (60, 59), "target Ts 59 is before start Ts 60"),
+        (Mode.INCREMENTAL, (40, None), "no log at 40"),
+        (Mode.ALL, (None, 99), "target Ts 99 has passed: the source is at 100"),
+        (Mode.ALL, (0, 100), ""),
+        (Mode.INCREMENTAL, (60, 60), ""),
+    ],
+)
+async def test_a_start_or_target_that_cannot_be_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+    bounds: tuple[int | None, int | None],
+    refusal: str,
+) -> None:
+    data_plane = works_with_a_table(tmp_path)
+    monkeypatch.setattr(preflight, "open_source", _AnySource)
+    spec = ChangefeedSpec(
+        changefeed_id="feed",
+        source_uri="postgresql://h/d",
+        sink_uri=f"delta+file://{tmp_path}/new",
+        mode=mode,
+        start_ts=bounds[0],
+        target_ts=bounds[1],
+    )
+    if not refusal:
+        await data_plane.check(spec)
+        return
+    with pytest.raises(WeirError, match=refusal):
+        await data_plane.check(spec)
+
+
+async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
+    data_plane = works_with_a_table(tmp_path)
+    uri = postgres.uri("postgres")
+    with connect(uri, replication=True) as connection:
+        found = read_identity(connection)
+    same = UNIT.with_(system_id=found.system_id, timeline=found.timeline)
+    await data_plane.check_source_again(feed(data_plane, source=uri), same)
+    with pytest.raises(PositionLostError, match="began on 12345, timeline 1; name that server"):
+        await data_plane.check_source_again(feed(data_plane, source=uri), same.with_(system_id="12345"))
+    with pytest.raises(SourceUnreachableError):
+        await data_plane.check_source_again(feed(data_plane, source=f"postgresql://u@127.0.0.1:{free_port()}/d"), same)
+
+
+async def test_the_sink_shows_a_version_with_what_it_records(tmp_path: Path) -> None:
+    data_plane = works_with_a_table(tmp_path)
+    life = data_plane.for_life(MemoryClient(MemoryEtcd()), CaptureId("a"), ClusterState("c"))
+    answers: list[SinkRead] = []
+    for sink in (f"delta+file://{tmp_path}/lake", "blackhole://", f"delta+file://{tmp_path}/none"):
+        asked = ReadSink(ChangefeedId("feed"), feed(data_plane, sink=sink), (RECORD,), (SPAN,), Ts(100))
+        await life.read_sink(asked, answers.append)
+    shown, nothing, failed = answers
+    assert (shown.ts, shown.tables) == (100, (TableRead("public.t", "0", Ts(100)),))
+    assert nothing.tables == (TableRead("public.t", "", Ts(0)),)
+    assert failed.error.startswith(f"the sink directory {tmp_path}/none is not the one that was written")
+
+
+async def test_a_cut_reaches_the_sink_and_is_told_to_the_owner(tmp_path: Path) -> None:
+    data_plane = works_with_a_table(tmp_path)
+    known = feed(data_plane, sink=f"delta+file://{tmp_path}/lake")
+    state = ClusterState("weir")
+    client = MemoryClient(MemoryEtcd())
+    await client.put(str(keys.InfoKey("weir", "default", known.id)), known.encode())
+    life = data_plane.for_life(client, CaptureId("a"), state)
+    answers: list[SinkCut] = []
+    order = CutSink(known.id, known, RECORD, (SPAN,), even_spans(RECORD.table_id, 2), Ts(150), 1)
+    for asked in (order, order, replace(order, number=3), replace(order, info=known.with_(created_at=9.0))):
+        await life.cut_sink(asked, answers.append)
+    done = SinkCut(known.id, RECORD.table_id, 1, Ts(150), Ts(150))
+    assert answers[:2] == [done, done]
+    assert "set back or replaced" in answers[2].error
+    assert len(answers) == 3, "a changefeed that is gone is not answered for"
+    cuts = {RECORD.table_id: TablePartitioning(table_id=RECORD.table_id, spans=2, wanted=2, number=1)}
+    assert await data_plane.recorded(known, UNIT, cuts) == (150,)
+    with pytest.raises(SinkFencedError):
+        await data_plane.recorded(known, UNIT, {})

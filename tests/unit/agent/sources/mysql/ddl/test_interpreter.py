@@ -1,0 +1,377 @@
+"""Statements one after the other, and what each comes to for the tables that are replicated."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.rows.schema_change import KnownTable
+from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.ddl.interpreter import Interpreter
+from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.ddl.surroundings import Server
+from agent.sources.mysql.decode.table_ids import table_id
+from reactor.ids import Ts
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from tests.unit.agent.sources.mysql.ddl.parser.test_parse import names, table
+
+ALTER, CREATE, DROP, HOLD, RENAME = (
+    SchemaChangeKind.ALTER,
+    SchemaChangeKind.CREATE,
+    SchemaChangeKind.DROP,
+    SchemaChangeKind.HOLD,
+    SchemaChangeKind.RENAME,
+)
+
+
+def known(*tables: str) -> KnownTables:
+    found = []
+    for name in tables:
+        number = table_id("d", name)
+        record = TableRecord(table_id=number, schema_name="d", name=name, key=("id",))
+        found.append(KnownTable(record, replace(table(name), table_id=number)))
+    return KnownTables(found, zero_dates=ZeroDates.NULL, is_mariadb=True)
+
+
+class Rig:
+    """The tables of database ``d``; ``there``: what the server would show."""
+
+    def __init__(self, *tables: str, takes: bool = True, ignores_rename: bool = False) -> None:
+        self.there: dict[tuple[str, str], TableSchema] = {}
+        self.tables = known(*tables)
+        server = Server(
+            wants=lambda schema, _: schema == "d",
+            takes=lambda record: takes or bool(record.key),
+            look=self.there.get,
+            ignores_rename=lambda name, statement: ignores_rename and name == ("d", "v") and "RENAME" in statement,
+            zero_dates=ZeroDates.NULL,
+            is_mariadb=True,
+        )
+        self._interpreter = Interpreter(self.tables, server)
+        self._ts = 100
+
+    def record(self, statement: str) -> DdlRecord | None:
+        self._ts += 10
+        return self._interpreter.interpret(DdlEvent(Ts(self._ts), "d", statement, 0.0))
+
+    def run(self, *statements: str) -> Sequence[TableChange]:
+        """What the last one changes."""
+        for statement in statements:
+            record = self.record(statement)
+        return record.changes if record else ()
+
+    def fill(self, name: str) -> None:
+        """Rows of a table that is none of ours."""
+        assert not self.tables.is_wanted("d", name)
+
+    def names(self) -> list[str]:
+        return sorted(name for _, name in self.tables.by_name)
+
+
+def test_a_column_comes_with_its_default() -> None:
+    rig = Rig("t")
+    [change] = rig.run("ALTER TABLE t ADD n INT NOT NULL DEFAULT 7, CHANGE a c VARCHAR(20)")
+    assert (change.kind, change.added, change.fills, change.renames) == (ALTER, ("n",), {"n": "7"}, {"c": "a"})
+    assert names(TableSchema.from_json(change.after)) == ["id", "c", "b", "n"]
+    schema = rig.tables.schema_of("d", "t")
+    assert schema is not None
+    assert schema.table_id == table_id("d", "t")
+
+
+def test_what_no_sink_sees_is_no_change() -> None:
+    rig = Rig("t")
+    assert rig.record("ALTER TABLE t MODIFY a VARCHAR(60), ADD INDEX i (a)") is None
+    assert rig.record("ALTER TABLE u ADD n INT") is None
+    assert rig.record("ALTER TABLE t MODIFY b BIGINT UNSIGNED FIRST") is None
+
+
+def test_created_dropped_and_created_again() -> None:
+    rig = Rig()
+    [created] = rig.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    assert (created.kind, created.table and created.table.key) == (CREATE, ("id",))
+    assert created.table is not None
+    assert created.table.start_ts == 109
+    assert not rig.run("CREATE TABLE IF NOT EXISTS t (x INT)")
+    [dropped] = rig.run("DROP TABLE t")
+    assert (dropped.kind, dropped.table_id) == (DROP, created.table_id)
+    [again] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert again.table_id == created.table_id
+    first, second = rig.run("CREATE TABLE u LIKE t", "DROP TABLE t, u")
+    assert {first.kind, second.kind} == {DROP}
+
+
+def test_the_servers_definition_counts_where_it_is_what_the_statement_leaves() -> None:
+    rig = Rig()
+    exact = replace(table("t"), columns=table("t").columns[:1])
+    rig.there["d", "t"] = exact
+    [created] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert TableSchema.from_json(created.after).columns == exact.columns
+    rig.there["d", "u"] = table("u")  # it has got more columns since
+    [created] = rig.run("CREATE TABLE u (id INT PRIMARY KEY)")
+    assert names(TableSchema.from_json(created.after)) == ["id"]
+
+
+def test_names_go_round_and_ids_stay() -> None:
+    rig = Rig("t", "u")
+    first, second = rig.run("RENAME TABLE t TO x, u TO t, x TO u")
+    assert {first.kind, second.kind} == {RENAME}
+    found = {change.table_id: change.table.name for change in (first, second) if change.table}
+    assert found == {table_id("d", "t"): "u", table_id("d", "u"): "t"}
+
+
+def test_a_new_table_of_an_old_name_has_another_id() -> None:
+    rig = Rig("t")
+    [renamed] = rig.run("ALTER TABLE t RENAME TO u")
+    [created] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert renamed.table_id == table_id("d", "t") != created.table_id
+    assert created.table is not None
+    assert created.table.table_id == created.table_id
+
+
+def test_a_table_of_ours_goes_on_outside() -> None:
+    rig = Rig("t")
+    [change] = rig.run("RENAME TABLE t TO e.t")
+    assert change.table is not None
+    assert change.table.schema_name == "e"
+
+
+@pytest.mark.parametrize("statement", ["RENAME TABLE e.other TO d.v", "ALTER TABLE e.other RENAME v, ADD x INT"])
+def test_a_table_that_is_renamed_into_the_filter_is_held(statement: str) -> None:
+    rig = Rig("t")
+    rig.there["d", "v"] = table("v")
+    [held] = rig.run(statement)
+    assert (held.kind, held.table and held.table.name) == (HOLD, "v")
+    assert re.match(r"d\.v: it was renamed into the filter.*rename it back", held.reason)
+    assert not rig.run("ALTER TABLE d.v ADD n INT", "RENAME TABLE d.v TO d.w")[1:]
+    [gone] = rig.run("RENAME TABLE d.w TO e.other")
+    assert (gone.kind, gone.table_id) == (DROP, held.table_id)
+    assert rig.names() == ["t"]
+    [created] = rig.run("CREATE TABLE d.v LIKE d.t")
+    assert created.kind == CREATE
+
+
+def test_a_table_that_is_renamed_into_the_filter_may_be_left_out() -> None:
+    for rig in (Rig("t", ignores_rename=True), Rig("t", takes=False)):
+        rig.there["d", "v"] = replace(table("v"), columns=table("v").columns[1:])
+        assert not rig.run("RENAME TABLE e.other TO d.v")
+        assert rig.names() == ["t"]
+
+
+def test_a_copy_that_takes_its_tables_place_in_two_statements() -> None:
+    rig = Rig("t")
+    assert not rig.run("CREATE TABLE `_t_gho` LIKE t", "ALTER TABLE _t_gho ADD n INT DEFAULT 3")
+    rig.fill("_t_gho")
+    assert not rig.run("RENAME TABLE t TO _t_del")
+    [change] = rig.run("RENAME TABLE _t_gho TO t")
+    assert (change.kind, change.table_id, change.fills) == (ALTER, table_id("d", "t"), {"n": "3"})
+    assert not rig.run("DROP TABLE _t_del")
+    assert rig.names() == ["t"]
+
+
+def test_a_table_that_is_dropped_for_its_copy() -> None:
+    rig = Rig("t")
+    assert not rig.run("CREATE TABLE `_t_new` LIKE t", "ALTER TABLE _t_new DROP b")
+    rig.fill("_t_new")
+    assert not rig.run("DROP TABLE IF EXISTS t")
+    [change] = rig.run("RENAME TABLE _t_new TO t")
+    assert (change.kind, change.table_id) == (ALTER, table_id("d", "t"))
+    assert names(TableSchema.from_json(change.after)) == ["id", "a"]
+
+
+def test_a_copy_that_never_comes() -> None:
+    rig = Rig("t", "u")
+    assert not rig.run("CREATE TABLE _t_gho LIKE t", "RENAME TABLE t TO _t_del", "RENAME TABLE _t_del TO t")
+    assert not rig.run("DROP TABLE t")
+    [gone] = rig.run("DROP TABLE _t_gho")
+    assert (gone.kind, gone.table_id) == (DROP, table_id("d", "t"))
+    assert not rig.run("CREATE TABLE _u_new LIKE u", "DROP TABLE u")
+    gone, created = rig.run("CREATE TABLE u (id INT PRIMARY KEY)")
+    assert (gone.kind, created.kind, gone.table_id == created.table_id) == (DROP, CREATE, False)
+
+
+def test_the_second_statement_for_one_who_comes_late() -> None:
+    """The stream was opened again after the copy was made."""
+    rig = Rig("t")
+    [moved] = rig.run("RENAME TABLE t TO _t_del")
+    rig.there["d", "t"] = replace(table("t"), columns=table("t").columns[:2])
+    [change] = rig.run("RENAME TABLE _t_gho TO t")
+    assert (moved.kind, change.kind, change.table_id) == (RENAME, ALTER, table_id("d", "t"))
+
+
+def test_an_empty_table_is_no_copy() -> None:
+    """A table of events is put away, and an empty one takes its place."""
+    rig = Rig("t")
+    assert not rig.run("CREATE TABLE _t_new LIKE t")
+    gone, created = rig.run("RENAME TABLE t TO _t_old, _t_new TO t")
+    assert (gone.kind, created.kind, gone.table_id == created.table_id) == (DROP, CREATE, False)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    ["ADD n INT AUTO_INCREMENT UNIQUE", "ADD n DATETIME DEFAULT CURRENT_TIMESTAMP", "ADD UNIQUE (a) USING HASH"],
+)
+def test_a_copy_whose_rows_may_be_others(definition: str) -> None:
+    rig = Rig("t")
+    assert not rig.run("CREATE TABLE _t_gho LIKE t", f"ALTER TABLE _t_gho {definition}")
+    rig.fill("_t_gho")
+    [held] = rig.run("RENAME TABLE t TO _t_del, _t_gho TO t")
+    assert held.kind == HOLD
+
+
+def test_gh_ost() -> None:
+    rig = Rig("t")
+    assert not rig.run(
+        "CREATE TABLE `_t_ghc` (id BIGINT PRIMARY KEY, hint VARCHAR(64))",
+        "CREATE TABLE `_t_gho` LIKE t",
+        "ALTER TABLE `_t_gho` ADD COLUMN n INT NOT NULL DEFAULT 3, CHANGE a c VARCHAR(20)",
+        "ALTER TABLE `_t_gho` RENAME COLUMN n TO m, DROP b",
+    )
+    rig.fill("_t_gho")
+    [change] = rig.run("RENAME TABLE `d`.`t` TO `d`.`_t_del`, `d`.`_t_gho` TO `d`.`t`")
+    assert (change.kind, change.table_id) == (ALTER, table_id("d", "t"))
+    assert (change.renames, change.added, change.fills) == ({"c": "a"}, ("m",), {"m": "3"})
+    assert names(TableSchema.from_json(change.after)) == ["id", "c", "m"]
+    assert not rig.run("DROP TABLE IF EXISTS `_t_del`, `_t_ghc`")
+    assert rig.names() == ["t"]
+
+
+def test_a_copy_that_is_altered_in_words_that_cannot_be_read() -> None:
+    rig = Rig("t")
+    assert not rig.run("CREATE TABLE `_t_gho` LIKE t")
+    changed = replace(table("_t_gho"), columns=table().columns[:2])
+    rig.there["d", "_t_gho"] = rig.there["d", "t"] = changed
+    assert not rig.run("ALTER TABLE `_t_gho` FANCY WORDS, CHANGE b bb POINT")
+    rig.fill("_t_gho")
+    [change] = rig.run("RENAME TABLE t TO `_t_del`, `_t_gho` TO t")
+    assert names(TableSchema.from_json(change.after)) == ["id", "a"]
+
+
+def test_pt_osc_for_one_who_comes_late() -> None:
+    """The copy was made before we looked: its definition is the server's, columns are known by name."""
+    rig = Rig("t")
+    rig.there["d", "t"] = replace(table("t"), columns=table("t").columns[:2])
+    [change] = rig.run("RENAME TABLE d.t TO d._t_old, d._t_new TO d.t")
+    assert names(TableSchema.from_json(change.after)) == ["id", "a"]
+    assert not rig.run("DROP TABLE IF EXISTS `_t_old`")
+
+
+@pytest.mark.parametrize(
+    ("copy", "old"), [("_t_gho", "_t_20240102030405_del"), ("_t_new", "__t_old"), ("___t_new", "____t_old")]
+)
+def test_names_of_copies_and_remnants_where_others_are_taken(copy: str, old: str) -> None:
+    rig = Rig("t")
+    assert not rig.run(f"CREATE TABLE {copy} LIKE t", f"ALTER TABLE {copy} ADD n INT DEFAULT 3")
+    rig.fill(copy)
+    [change] = rig.run(f"RENAME TABLE t TO {old}, {copy} TO t")
+    assert (change.kind, change.fills) == (ALTER, {"n": "3"})
+    assert not rig.run(f"DROP TABLE {old}")
+    assert rig.names() == ["t"]
+
+
+def test_a_table_that_only_looks_like_a_remnant() -> None:
+    rig = Rig("t")
+    [change] = rig.run("RENAME TABLE t TO _t_old")
+    assert (change.kind, change.table and change.table.name) == (RENAME, "_t_old")
+
+
+def test_what_cannot_be_read_is_looked_at() -> None:
+    rig = Rig("t")
+    rig.there["d", "t"] = replace(table("t"), columns=table("t").columns[:1])
+    [change] = rig.run("ALTER TABLE t FANCY WORDS")
+    assert names(TableSchema.from_json(change.after)) == ["id"]
+    assert not rig.run("ALTER TABLE t MORE FANCY WORDS")
+    rig.there.clear()
+    [held] = rig.run("ALTER TABLE t STILL FANCY")
+    assert held.kind == HOLD
+    assert held.reason.startswith("d.t: a statement cannot be read that may change it: ALTER TABLE t STILL FANCY; ")
+    assert not rig.run("ALTER TABLE t ADD n INT")
+    [gone] = rig.run("DROP TABLE t")
+    [created] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert (gone.kind, created.kind, gone.table_id == created.table_id) == (DROP, CREATE, False)
+
+
+def test_what_the_server_shows_may_leave_values_open() -> None:
+    rig = Rig("t")
+    rig.there["d", "t"] = replace(table("t"), columns=(*table("t").columns, replace(table("t").columns[1], name="n")))
+    [held] = rig.run("ALTER TABLE t FANCY WORDS")
+    assert held.kind == HOLD
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("ALTER TABLE t DROP PARTITION p", "a partition was dropped"),
+        ("ALTER TABLE t TRUNCATE PARTITION ALL", "a partition was emptied"),
+        ("alter table t exchange partition p with table u", "exchanged"),
+        ("ALTER TABLE u EXCHANGE PARTITION p WITH TABLE d.t WITHOUT VALIDATION", "exchanged"),
+        ("ALTER TABLE t CONVERT PARTITION p TO TABLE e.v", "a table of its own"),
+        ("ALTER TABLE t CONVERT TABLE e.v TO PARTITION p VALUES LESS THAN (3)", "became a partition"),
+        ("ALTER TABLE t DISCARD TABLESPACE", "discarded"),
+        ("ALTER TABLE t IMPORT TABLESPACE", "imported"),
+        ("ALTER TABLE t DISCARD PARTITION p TABLESPACE", "discarded"),
+        ("ALTER TABLE t ADD SYSTEM VERSIONING", "SYSTEM VERSIONING"),
+        ("ALTER TABLE t ENGINE=BLACKHOLE", "the engine BLACKHOLE"),
+        ("ALTER IGNORE TABLE t ADD UNIQUE (a)", "ALTER IGNORE"),
+        ("ALTER TABLE t ADD UNIQUE u (a) USING HASH", "hidden column"),
+        ("ALTER TABLE t MODIFY a TEXT, ADD UNIQUE u (b, A)", "hidden column"),
+        ("ALTER TABLE t ADD FOREIGN KEY (b) REFERENCES u (id) ON DELETE CASCADE", "foreign key"),
+        ("ALTER TABLE t ADD CONSTRAINT x FOREIGN KEY f (b) REFERENCES u (id) ON UPDATE SET NULL", "foreign key"),
+        ("ALTER TABLE t ADD n INT AUTO_INCREMENT UNIQUE", "the new column n"),
+        ("!!! t", ""),
+    ],
+)
+def test_what_the_log_does_not_tell_holds_the_table(statement: str, reason: str) -> None:
+    rig = Rig("t")
+    changes = rig.run(statement)
+    assert [(change.kind, change.table_id) for change in changes] == ([(HOLD, table_id("d", "t"))] if reason else [])
+    assert all(reason in change.reason for change in changes)
+
+
+def test_an_empty_table_has_no_rows_that_could_be_missed() -> None:
+    rig = Rig()
+    [_] = rig.run("CREATE TABLE t (id INT, a INT)")
+    [change] = rig.run("ALTER TABLE t ADD n INT AUTO_INCREMENT PRIMARY KEY")
+    assert change.kind == ALTER
+    assert not rig.run("ALTER TABLE t DROP PARTITION p")
+
+
+def test_a_table_in_the_place_of_one_that_goes() -> None:
+    rig = Rig("t", "u")
+    for statement in ("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY)", "create or replace table t like u"):
+        gone, created = rig.run(statement)
+        assert (gone.kind, created.kind, gone.table_id == created.table_id) == (DROP, CREATE, False)
+    gone, held = rig.run("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY) AS SELECT 1 AS id")
+    assert (gone.kind, held.kind) == (DROP, HOLD)
+    assert not rig.run("CREATE OR REPLACE VIEW t AS SELECT 1", "CREATE OR REPLACE TEMPORARY TABLE t (id INT)")
+
+
+def test_a_table_with_rows_that_no_event_tells() -> None:
+    rig = Rig("t")
+    rig.there["d", "u"] = table("u")
+    for statement in ("CREATE TABLE u AS SELECT * FROM t", "CREATE TABLE u (id INT) IGNORE (SELECT * FROM t)"):
+        [held] = rig.run(statement)
+        assert (held.kind, held.table and held.table.name) == (HOLD, "u")
+        [gone] = rig.run("DROP TABLE u")
+        assert gone.kind == DROP
+
+
+def test_a_database_goes_with_its_tables() -> None:
+    rig = Rig("t", "u")
+    changes = rig.run("DROP DATABASE d")
+    assert [change.kind for change in changes] == [DROP, DROP]
+    assert rig.names() == []
+
+
+def test_a_new_table_without_a_key_is_left_out() -> None:
+    rig = Rig(takes=False)
+    assert not rig.run("CREATE TABLE t (id INT)")
+    assert rig.names() == []
+
+
+def test_another_key() -> None:
+    rig = Rig("t")
+    [change] = rig.run("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (b)")
+    assert change.table is not None
+    assert change.table.key == ("b",)
