@@ -3,7 +3,7 @@
 Times are Unix seconds and lags are seconds; ``wall`` is Unix time as the asking tick knows it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from owner.errors import BrokenRecordError
@@ -63,7 +63,8 @@ class SpanView:
 @dataclass(frozen=True, slots=True)
 class HeldView:
     """A table that cannot continue while the others do. ``ts``: everything at or below it is in the sink. ``retry_at``:
-    Unix seconds, 0: only when an operator resumes the changefeed."""
+    Unix seconds, 0: only when an operator resumes the changefeed. ``renamed_to``: the newer name at the source, from
+    a schema change that waits for the table; empty otherwise."""
 
     table: str
     table_id: int
@@ -75,6 +76,7 @@ class HeldView:
     message: str
     tries: int = 0
     retry_at: float = 0.0
+    renamed_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ def view(
     work = _work(changefeed.run, facts)
     lag = _lag(facts, limits, wall)
     log_ts, log_position = _log_place(facts)
+    held = _held(facts)
     return ChangefeedView(
         id=info.id,
         state=info.state,
@@ -165,8 +168,8 @@ def view(
         rows_done=work.rows_done,
         bytes_done=work.bytes_done,
         seconds_left=work.seconds_left,
-        tables=_tables(changefeed.run, facts),
-        held=tuple(sorted((_held(table) for table in facts.held.values()), key=lambda table: table.table)),
+        tables=_tables(changefeed.run, facts, held),
+        held=tuple(sorted(held.values(), key=lambda table: table.table)),
         changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
         state_since=info.state_since,
         sync_point=facts.sync_points[-1] if facts.sync_points else None,
@@ -252,7 +255,7 @@ def _lag(facts: Facts, limits: Limits, wall: float) -> LagStages:
     return LagStages(source=source, flush=flush, barrier=flush if status.checkpoint_ts >= limits.lowest_ts else 0.0)
 
 
-def _tables(run: Run | None, facts: Facts) -> tuple[TableView, ...]:
+def _tables(run: Run | None, facts: Facts, held: Mapping[int, HeldView]) -> tuple[TableView, ...]:
     sets: dict[int, list[ReplicationSet]] = {}
     for span in sorted(run.coordinator.sets) if run else ():
         sets.setdefault(span.table_id, []).append(run.coordinator.sets[span])  # type: ignore[union-attr]
@@ -265,7 +268,7 @@ def _tables(run: Run | None, facts: Facts) -> tuple[TableView, ...]:
             checkpoint_ts=_checkpoint(facts, table, sets.get(table.table_id, ())),
             resolved_ts=min((s.checkpoint.resolved_ts for s in sets.get(table.table_id, ())), default=0),
             spans=tuple(_span(replication) for replication in sets.get(table.table_id, ())) or _cut(facts, table),
-            held=_held(facts.held[table.table_id]) if table.table_id in facts.held else None,
+            held=held.get(table.table_id),
             waiting_for=causes.get(table.table_id, ""),
         )
         for table in (record.tables if record else ())
@@ -280,7 +283,22 @@ def _checkpoint(facts: Facts, table: TableRecord, sets: Sequence[ReplicationSet]
     return min((s.checkpoint.checkpoint_ts for s in sets), default=0)
 
 
-def _held(table: HeldTable) -> HeldView:
+def _held(facts: Facts) -> dict[int, HeldView]:
+    names = _newest_names(facts)
+    return {id: _held_table(table, names.get(id, table.name)) for id, table in facts.held.items()}
+
+
+def _newest_names(facts: Facts) -> dict[int, str]:
+    """The names that schema changes which are not done yet give to held tables."""
+    names: dict[int, str] = {}
+    for _, record in sorted(facts.ddl.items()) if facts.held else ():
+        for change in record.alterations:
+            if change.table is not None and change.table_id in facts.held and change.table_id in record.pending_ids:
+                names[change.table_id] = f"{change.table.schema_name}.{change.table.name}"
+    return names
+
+
+def _held_table(table: HeldTable, newest_name: str) -> HeldView:
     return HeldView(
         table=table.name,
         table_id=table.table_id,
@@ -292,6 +310,7 @@ def _held(table: HeldTable) -> HeldView:
         message=table.error.message,
         tries=table.tries,
         retry_at=table.retry_at,
+        renamed_to=newest_name if newest_name != table.name else "",
     )
 
 

@@ -76,7 +76,7 @@ class SpanView(View):
 class HeldView(View):
     """A table that cannot continue while the others do. ``ts``: everything at or below it is in the sink. ``stage``:
     held, tried (again, and catching up), lost (its part of the change log is gone). ``retry_at``: Unix seconds, 0: when
-    an operator resumes the changefeed."""
+    an operator resumes the changefeed. ``renamed_to``: its name at the source, where that is another one by now."""
 
     table: str
     table_id: int
@@ -88,6 +88,7 @@ class HeldView(View):
     message: str = ""
     tries: int = 0
     retry_at: float = 0.0
+    renamed_to: str = ""
 
 
 class TableView(View):

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import typer
 from typer.exceptions import TyperException
 
+from capture.api.port import HeldView
 from capture.cli.changefeed import changefeed_app
 from capture.cli.members import capture_app, owner_app
 from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, client_of
@@ -166,6 +167,11 @@ def quickstart(
     return run(source, dir, Capture, seconds=seconds, scale=scale, rate=rate, json=json)
 
 
+def _held(table: HeldView) -> str:
+    renamed = f", at the source now {table.renamed_to}" if table.renamed_to else ""
+    return f"{table.stage}{renamed}: {table.code}: {table.message}"
+
+
 @app.command()
 def tables(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """The tables of a changefeed, and which capture has them."""
@@ -179,7 +185,7 @@ def tables(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = Fals
             ", ".join(table.key),
             table.checkpoint_ts,
             tuple(f"{s.span} {s.capture} {s.state}" for s in table.spans),
-            f"{table.held.stage}: {table.held.code}: {table.held.message}" if table.held else "",
+            _held(table.held) if table.held else "",
         )
         for table in found
     ]

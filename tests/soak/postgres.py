@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg
 
 from capture.embedded import EmbeddedPostgres
@@ -265,7 +266,9 @@ def _read(type: str, shown: Any) -> Any:
         return None
     text = shown.decode() if isinstance(shown, bytes) else str(shown)
     match _kind(type):
-        case "real" | "double":
+        case "real":
+            return float(np.float32(text))
+        case "double":
             return float(text)
         case "timestamp":
             return _trimmed(text.removesuffix("+00"))

@@ -287,7 +287,7 @@ class Story:
         view = self._bed.query(feed)
         for one in view.held:
             self.outcome.held[f"{one.code}: {one.message}"] += 1
-        return {one.table for one in view.held}
+        return {one.renamed_to or one.table for one in view.held}
 
     def _create(self, source: Source, mode: SinkMode) -> None:
         feed = _feed(source, mode)

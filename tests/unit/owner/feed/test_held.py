@@ -463,6 +463,17 @@ def test_a_table_that_takes_the_name_of_a_held_one_comes_when_that_one_is_droppe
     assert cluster.info().state is FeedState.NORMAL
 
 
+def test_a_held_table_is_shown_with_the_name_that_it_has_at_the_source_by_now() -> None:
+    cluster = running("a")
+    cluster.change_schema(hold(300))
+    until(cluster, HoldStage.HELD)
+    assert cluster.view().held[0].renamed_to == ""
+    cluster.change_schema(record(500, alter(T1, name="newer")))
+    cluster.step(4)
+    (table,) = cluster.view().held
+    assert (table.table.split(".")[1], table.renamed_to.split(".")[1]) == (T1.name, "newer")
+
+
 def test_a_new_table_that_the_sink_refuses_is_gone_when_it_is_dropped() -> None:
     cluster = running("a")
     cluster.change_schema(record(300, create(NEW)))
