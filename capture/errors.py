@@ -21,6 +21,7 @@ CaptureNotFoundError           no capture has that id
 CaptureNotEmptyError           a drained capture still has something when nobody waits any longer
 JobRefusedError                the owner refuses what an operator asked for, and says why
 StillRunningError              what is asked for again is still under way (retryable)
+GoneError                      the owner asks for a changefeed that is gone, or was created again (retryable)
 ServerUnreachableError         the command line finds no server at ``--server`` (retryable)
 ProcessorCrashedError          a bug of ours ended a processor; its changefeed is tried again (retryable)
 NotALogError                   a file to be inspected is neither a segment nor a binlog file, or cannot be read
@@ -124,6 +125,12 @@ class JobRefusedError(errors.WeirError):
 
 class StillRunningError(errors.WeirError):
     """What was asked for is under way since it was asked for before; ask again."""
+
+    retryable = True
+
+
+class GoneError(errors.WeirError):
+    """The changefeed that a question of the owner is about is gone: nothing was done."""
 
     retryable = True
 

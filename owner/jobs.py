@@ -7,7 +7,7 @@ An answer's ``error`` is empty when it was done, and otherwise one line; ``value
 from dataclasses import dataclass
 
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedConfig, Mode, RunningError, SealedUri
+from reactor.records.changefeed import ChangefeedConfig, Mode, SealedUri
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,57 +142,3 @@ class ResignOwner:
 
 FeedJob = Query | Pause | Resume | Update | Rewind | Remove | HoldAt | Release | MoveTable | Repartition | Rebalance
 Job = FeedJob | List | DrainCapture | ResignOwner
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamDropped:
-    """What became of ``reactor.effects.DropUpstream``; ``error``: one line, empty when it is done."""
-
-    changefeed: ChangefeedId
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TableRead:
-    """``version``: the sink's own name for what readers see; ``committed_ts``: the furthest span in it, 0 unknown."""
-
-    table: str
-    version: str
-    committed_ts: Ts
-
-
-@dataclass(frozen=True, slots=True)
-class SinkRead:
-    """The answer to ``reactor.effects.ReadSink``; ``error``: one line, empty when it is known."""
-
-    changefeed: ChangefeedId
-    ts: Ts
-    tables: tuple[TableRead, ...] = ()
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SinkCut:
-    """The answer to ``reactor.effects.CutSink``. ``furthest_ts``: ``ts`` itself when it is done; if it is larger, an
-    old span is recorded there and nothing was changed; None with an ``error`` (one line)."""
-
-    changefeed: ChangefeedId
-    table_id: int
-    number: int
-    ts: Ts
-    furthest_ts: Ts | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaApplied:
-    """The answer to ``reactor.effects.ApplySchema`` for ``tables``; ``error``: None when the sink has the change."""
-
-    changefeed: ChangefeedId
-    ts: Ts
-    error: RunningError | None = None
-    tables: frozenset[int] = frozenset()
-
-
-#: what became of an effect that one changefeed asked for
-Outcome = UpstreamDropped | SinkRead | SinkCut | SchemaApplied

@@ -7,6 +7,7 @@ changefeed that one of them touched is ticked next time, from what has then been
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from owner import cluster_format, jobs, views
 from owner.errors import (
@@ -29,6 +30,7 @@ from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.errors import FormatError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
+from reactor.questions import Answered
 from reactor.records import formats
 from reactor.state import ChangefeedState, ClusterState
 
@@ -70,8 +72,8 @@ class Owner:
             match event:
                 case Message():
                     messages.setdefault(event.changefeed, []).append(event)
-                case jobs.UpstreamDropped() | jobs.SinkRead() | jobs.SinkCut() | jobs.SchemaApplied():
-                    effects += self._on_outcome(event, now)
+                case Answered():
+                    effects += self._on_answer(event, now)
                 case jobs.List() | jobs.DrainCapture() | jobs.ResignOwner():
                     effects += self._do_cluster_job(event, state, now)
                 case _ if isinstance(event, _FEED_JOBS):
@@ -126,13 +128,13 @@ class Owner:
                 loads.subtract(workers[id])
         return effects
 
-    def _on_outcome(self, event: jobs.Outcome, now: float) -> list[Effect]:
-        """What became of an effect, for the changefeed that asked for it."""
-        changefeed = self.changefeeds.get(event.changefeed)
+    def _on_answer(self, answer: Answered[Any], now: float) -> list[Effect]:
+        """What the data plane says, for the changefeed that asked."""
+        changefeed = self.changefeeds.get(answer.changefeed)
         if changefeed is None:
             return []
         try:
-            changefeed.handle_outcome(event)
+            changefeed.handle_answer(answer)
         except Exception as error:  # isolation, as in a tick
             return _failed(changefeed, error, now)
         return []

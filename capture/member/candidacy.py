@@ -24,15 +24,16 @@ from capture.errors import (
     StillRunningError,
 )
 from capture.member.processor_host import AGENT_TOPIC, Peers
-from owner.jobs import Job, SchemaApplied, SinkCut, SinkRead, UpstreamDropped
+from owner.jobs import Job
 from owner.owner import Owner
 from owner.settings import OwnerSettings
 from reactor import keys
-from reactor.effects import Answer, ApplySchema, CutSink, DropUpstream, Effect, Log, ReadSink, Resign, Send
+from reactor.effects import Answer, Effect, Log, Resign, Send
 from reactor.election import Election
 from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, SessionDoneError, WeirError
 from reactor.ids import CaptureId
 from reactor.messages import Message
+from reactor.questions import Answered, Ask
 from reactor.session import Session
 from reactor.settings import ReactorSettings
 from reactor.state import ClusterState
@@ -43,11 +44,8 @@ from reactor.worker import EtcdWorker
 _CAMPAIGN_INTERVAL_S = 1.0
 _JOB_TIMEOUT_S = 60.0
 
-#: each starts what is asked for, and gives the outcome to the callback
-DropLater = Callable[[DropUpstream, Callable[[UpstreamDropped], None]], object]
-ReadLater = Callable[[ReadSink, Callable[[SinkRead], None]], object]
-CutLater = Callable[[CutSink, Callable[[SinkCut], None]], object]
-ApplyLater = Callable[[ApplySchema, Callable[[SchemaApplied], None]], object]
+#: begins to answer a question; the answer goes to the callback (``capture.member.asking``)
+AskLater = Callable[[Ask[Any], Callable[[Answered[Any]], None]], object]
 
 #: code of an answer → how it is raised; any other is a refusal
 _UNKNOWN: dict[object, type[WeirError]] = {
@@ -76,10 +74,7 @@ class Candidacy:
         session: Session,
         peers: Peers,
         settings: ReactorSettings,
-        drop_upstream: DropLater,
-        read_sink: ReadLater,
-        cut_sink: CutLater,
-        apply_schema: ApplyLater,
+        ask: AskLater,
     ) -> None:
         self._capture = capture
         self._cluster = cluster
@@ -87,10 +82,7 @@ class Candidacy:
         self._session = session
         self._peers = peers
         self._settings = settings
-        self._drop_upstream = drop_upstream
-        self._read_sink = read_sink
-        self._cut_sink = cut_sink
-        self._apply_schema = apply_schema
+        self._ask = ask
         self._election = Election(client, session, prefix=keys.owner_prefix(cluster))
         self._worker: EtcdWorker | None = None
         self._waiting: dict[str, _Waiting] = {}
@@ -199,18 +191,9 @@ class Candidacy:
                 self._send(message)
             case Answer():
                 self._answer(effect)
-            case DropUpstream():
+            case Ask():
                 if self._worker is not None:
-                    self._drop_upstream(effect, self._worker.post)
-            case ReadSink():
-                if self._worker is not None:
-                    self._read_sink(effect, self._worker.post)
-            case CutSink():
-                if self._worker is not None:
-                    self._cut_sink(effect, self._worker.post)
-            case ApplySchema():
-                if self._worker is not None:
-                    self._apply_schema(effect, self._worker.post)
+                    self._ask(effect, self._worker.post)
             case Resign():
                 self.resign()
             case Log(level, event, fields):

@@ -1,35 +1,37 @@
-"""A member's data plane: opens changefeeds for one session and does the owner's work at source and sink.
+"""A member's data plane: opens changefeeds for one session, and answers the owner's questions at source and sink.
 
-Every piece of that work answers with a message, also when it fails, and may be asked for again at any time.
+Each question has its handler here; what they have in common is in ``capture.member.asking``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-import structlog
+from anyio import CapacityLimiter, to_thread
 
 from agent.control.runtime import SpanRuntime
 from agent.feeds.runtime import Feed
 from agent.log.storage import LogDirectory
 from agent.ports.sink import SpanRepartition
+from agent.schema_changes import apply as apply_ddl
+from agent.schema_changes.apply import Terms
 from agent.units import readers
-from capture.member.once import Once
-from capture.member.schema_work import SchemaWork
-from capture.security.secrets import mask
-from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
+from capture.errors import GoneError
+from owner.questions import ApplySchema, ReadPositions, ReleaseSource, RepartitionTable, TableRead
 from reactor import failpoints, keys
-from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
-from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
+from reactor.questions import A, Ask, Question
 from reactor.records import held
-from reactor.records.changefeed import ChangefeedInfo, RunningError
+from reactor.records.changefeed import ChangefeedInfo
 from reactor.state import ClusterState
 from reactor.store.port import EtcdClient
 
-_log = structlog.get_logger()
+T = TypeVar("T")
+
+#: questions of one kind that are answered at one time
+_THREADS = 32
 
 
 class Feeds(Protocol):
@@ -58,10 +60,13 @@ class LocalMemberDataPlane:
         self._client = client
         self._capture = capture
         self._state = state
-        self._schemas = SchemaWork()
-        self._drops = Once("the source")
-        self._reads = Once("the sink")
-        self._cuts = Once("the sink")
+        self._threads: dict[type, CapacityLimiter] = {}
+        self._handlers: Mapping[type, Callable[[ChangefeedInfo, Any], Awaitable[Any]]] = {
+            ReleaseSource: self._release_source,
+            ReadPositions: self._read_positions,
+            RepartitionTable: self._repartition_table,
+            ApplySchema: self._apply_schema,
+        }
 
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
@@ -73,64 +78,53 @@ class LocalMemberDataPlane:
             held=lambda: self._held(info.id),
         )
 
-    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
-        error = ""
-        try:
-            if await self._is_still_there(effect.info):
-                await self._clean_up(effect.info)
-            failpoints.reach(Point.REMOVE_DROPPED)
-        except Exception as failure:  # asked again by the owner, whatever it was
-            error = _line(failure)
-            _log.warning("cleaning up after a changefeed failed", changefeed=effect.changefeed, error=error)
-        post(UpstreamDropped(effect.changefeed, error))
+    async def answer(self, ask: Ask[A]) -> A:
+        """See ``capture.member.asking``."""
+        found: A = await self._handlers[type(ask.question)](ask.info, ask.question)
+        return found
 
-    async def _clean_up(self, info: ChangefeedInfo) -> None:
-        """What was made at the source, then files: safe to do again, and once at a time.
+    async def _release_source(self, info: ChangefeedInfo, question: ReleaseSource) -> None:
+        """What was made at the source, then files.
 
         Another owner may clean up at the same time, and a successor of the same name may be there by the time that the
         files go: so only those go that existed before etcd was asked for the last time.
         """
-        feed = self._data_plane.feed(info)
-        source = feed.open_source()
-        directories = (feed.log_directory("main"), feed.manifest("main").directory)
-
-        def drop() -> list[tuple[LogDirectory, list[str]]]:
-            source.drop()
-            return [(place, place.names()) for place in directories]
-
-        at = info.id, info.incarnation
-        found = await self._drops.run(at, drop)
         if await self._is_still_there(info):
-            await self._drops.run(at, partial(_remove, found))
-            if source.numbers_readers:
-                await readers.release(self._client, feed.cluster, feed.reader)
+            feed = self._data_plane.feed(info)
+            source = feed.open_source()
+            directories = (feed.log_directory("main"), feed.manifest("main").directory)
 
-    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
-        """Once at a time for a changefeed."""
-        said = partial(SinkRead, effect.changefeed, effect.ts)
-        try:
-            ask = partial(_read_sink, self._data_plane.feed(effect.info), effect)
-            post(said(await self._reads.run(effect.changefeed, ask)))
-        except Exception as failure:  # asked again by the owner, whatever it was
-            post(said(error=_line(failure)))
+            def drop() -> list[tuple[LogDirectory, list[str]]]:
+                source.drop()
+                return [(place, place.names()) for place in directories]
 
-    async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
-        """Once at a time for a table; what is asked again is the same."""
-        at = effect.changefeed, effect.table.table_id
-        said = partial(SinkCut, *at, effect.number, effect.ts)
-        try:
-            if await self._is_still_there(effect.info):
-                post(said(await self._cuts.run(at, partial(_cut_sink, self._data_plane.feed(effect.info), effect))))
-        except Exception as failure:  # asked again by the owner, whatever it was
-            post(said(error=_line(failure)))
+            found = await self._in_thread(question, drop)
+            if await self._is_still_there(info):
+                await self._in_thread(question, partial(_remove, found))
+                if source.numbers_readers:
+                    await readers.release(self._client, feed.cluster, feed.reader)
+        failpoints.reach(Point.REMOVE_DROPPED)
 
-    async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
-        try:
-            if await self._is_still_there(effect.info):
-                await self._schemas.apply(effect, self._data_plane.feed(effect.info), post)
-        except Exception as failure:  # asked again by the owner, whatever it was
-            error = RunningError(code=getattr(failure, "code", "Internal"), message=_line(failure))
-            post(SchemaApplied(effect.changefeed, effect.record.ts, error))
+    async def _read_positions(self, info: ChangefeedInfo, question: ReadPositions) -> tuple[TableRead, ...]:
+        return await self._in_thread(question, partial(_positions, self._data_plane.feed(info), question))
+
+    async def _repartition_table(self, info: ChangefeedInfo, question: RepartitionTable) -> Ts:
+        await self._refuse_another(info)
+        return await self._in_thread(question, partial(_repartition, self._data_plane.feed(info), question))
+
+    async def _apply_schema(self, info: ChangefeedInfo, question: ApplySchema) -> None:
+        await self._refuse_another(info)
+        await self._in_thread(question, partial(_apply, self._data_plane.feed(info), question))
+
+    async def _in_thread(self, question: Question[Any], work: Callable[[], T]) -> T:
+        """Threads of one kind of question: a rewrite that takes hours keeps no removal waiting, nor the log."""
+        limiter = self._threads.setdefault(type(question), CapacityLimiter(_THREADS))
+        return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+
+    async def _refuse_another(self, info: ChangefeedInfo) -> None:
+        """:raises GoneError: the sink is another changefeed's by now."""
+        if not await self._is_still_there(info):
+            raise GoneError(f"changefeed {info.id} is gone; nothing is done for it any more")
 
     async def _is_still_there(self, info: ChangefeedInfo) -> bool:
         """A stale request, after another owner has cleaned up, must not meet a successor of the same name."""
@@ -152,25 +146,24 @@ def _remove(found: Sequence[tuple[LogDirectory, list[str]]]) -> None:
         place.remove(names)
 
 
-def _cut_sink(feed: Feed, effect: CutSink) -> Ts:
+def _positions(feed: Feed, question: ReadPositions) -> tuple[TableRead, ...]:
+    sink = feed.open_sink()
+    found = []
+    for table in question.tables:
+        at = sink.visible(table, [span for span in question.spans if span.table_id == table.table_id])
+        found.append(TableRead(f"{table.schema_name}.{table.name}", at.version, at.committed_ts))
+    return tuple(found)
+
+
+def _repartition(feed: Feed, question: RepartitionTable) -> Ts:
     failpoints.reach(Point.CUT_BEFORE_SINK)
-    furthest_ts = feed.open_sink().cut(effect.table, SpanRepartition(effect.old, effect.new, effect.ts, effect.number))
+    order = SpanRepartition(question.old, question.new, question.ts, question.number)
+    furthest_ts = feed.open_sink().cut(question.table, order)
     failpoints.reach(Point.CUT_AFTER_SINK)
     return furthest_ts
 
 
-def _line(failure: Exception) -> str:
-    """One line; what we did not raise ourselves goes to the log too."""
-    if isinstance(failure, WeirError):
-        return str(failure)
-    _log.error("work for the owner failed", exc_info=failure)
-    return f"{type(failure).__name__}: {mask(str(failure))}"
-
-
-def _read_sink(feed: Feed, asked: ReadSink) -> tuple[TableRead, ...]:
-    sink = feed.open_sink()
-    found = []
-    for table in asked.tables:
-        at = sink.visible(table, [span for span in asked.spans if span.table_id == table.table_id])
-        found.append(TableRead(f"{table.schema_name}.{table.name}", at.version, at.committed_ts))
-    return tuple(found)
+def _apply(feed: Feed, question: ApplySchema) -> None:
+    failpoints.reach(Point.SCHEMA_BEFORE_SINK)
+    apply_ddl.apply(feed.open_sink(), question.record, Terms(feed.config, feed.sink_mode), question.tables)
+    failpoints.reach(Point.SCHEMA_AFTER_SINK)

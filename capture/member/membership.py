@@ -13,6 +13,7 @@ import structlog
 
 from agent.control.processors import Processors
 from capture.config import ServerSettings
+from capture.member.asking import Asking
 from capture.member.candidacy import Candidacy
 from capture.member.joining import join
 from capture.member.owner_watch import OwnerLiveness
@@ -145,10 +146,7 @@ async def _parts(
             session=session,
             peers=messenger,
             settings=settings,
-            drop_upstream=lambda effect, post: tasks.start_soon(data_plane.drop_upstream, effect, post),
-            read_sink=lambda effect, post: tasks.start_soon(data_plane.read_sink, effect, post),
-            cut_sink=lambda effect, post: tasks.start_soon(data_plane.cut_sink, effect, post),
-            apply_schema=lambda effect, post: tasks.start_soon(data_plane.apply_schema, effect, post),
+            ask=Asking(data_plane, tasks).ask,
         )
         liveness = OwnerLiveness(capture_id, session_ttl_s=settings.session_ttl_s)
 

@@ -22,14 +22,13 @@ from agent.ports.source import ComparisonSnapshot, Identity, Position
 from agent.spark.executor import SparkExecutor
 from capture.api.port import ChangefeedSpec, TableDiff
 from capture.config import ServerSettings
+from capture.member.asking import Answers
 from capture.member.member_data_plane import LocalMemberDataPlane
 from capture.member.preflight import check_first
 from capture.member.processor_host import RuntimeFactory
 from capture.security.secrets import Keeper
-from owner.jobs import SchemaApplied, SinkCut, SinkRead, UpstreamDropped
 from owner.scheduler.spans import even_spans
 from reactor import keys
-from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.ids import CaptureId, Ts
 from reactor.records.changefeed import ChangefeedInfo, LogHead, TableRecord, UnitRecord
 from reactor.records.log_mark import mark_of
@@ -45,24 +44,8 @@ _log = structlog.get_logger()
 _QUESTIONS = 8
 
 
-class MemberDataPlane(RuntimeFactory, Protocol):
+class MemberDataPlane(RuntimeFactory, Answers, Protocol):
     """The data plane as one membership uses it."""
-
-    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
-        """Clean up after a removed changefeed, and say how it went."""
-        ...
-
-    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
-        """Find out what the sink's readers see, and say it."""
-        ...
-
-    async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
-        """Give a table other spans at the sink, and say how it went."""
-        ...
-
-    async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
-        """Let the sink's tables follow a schema change, and say how it went."""
-        ...
 
 
 class Comparison(Protocol):

@@ -8,6 +8,7 @@ stops it takes a tick of its own. Whatever fails in here fails this changefeed (
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from owner.errors import JobRefusedError
 from owner.feed import amendment, retention
@@ -21,7 +22,7 @@ from owner.feed.run import Run
 from owner.feed.state import FeedStateMachine, Trigger, is_running, step
 from owner.feed.sync_points import Phase, SyncPoints
 from owner.feed.workers import first_epoch
-from owner.jobs import Outcome, Repartition, SchemaApplied, SinkCut, SinkRead, Update, UpstreamDropped
+from owner.jobs import Repartition, Update
 from owner.progress import barrier, processor_reports, watermark
 from owner.progress.barrier import Hold, Limits
 from owner.progress.facts import Facts, World
@@ -32,6 +33,7 @@ from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.messages import Message
+from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
 from reactor.records.formats import Feature
 from reactor.records.partitioning import TablePartitioning
@@ -46,6 +48,14 @@ class Site:
     owner_revision: int
     cluster: str
     namespace: str
+
+
+class Asks(Protocol):
+    """A machine that asks questions."""
+
+    def handle_answer(self, answer: Answered[Any]) -> None:
+        """Take the answer, if it is one to a question of this machine that still matters."""
+        ...
 
 
 class Changefeed:
@@ -93,18 +103,16 @@ class Changefeed:
         self._release()
         self._errors.append(running_error(error, self._site.capture, time=self._wall(now)))
 
-    def handle_outcome(self, event: Outcome) -> None:
-        """What became of an effect. What a run asked for concerns nobody when that is over."""
-        match event:
-            case UpstreamDropped():
-                self.clean_up.handle_dropped(event.error)
-                self.removal.handle_dropped()
-            case SinkRead() if self.sync_points is not None:
-                self.sync_points.handle_read(event)
-            case SinkCut() if self.run is not None:
-                self.run.repartitions.handle_cut(event)
-            case SchemaApplied() if self.run is not None:
-                self.run.schemas.handle_applied(event)
+    def handle_answer(self, answer: Answered[Any]) -> None:
+        """What the data plane says; each machine takes the answers to its own questions. What a run asked for concerns
+        nobody when that is over."""
+        machines: list[Asks] = [self.clean_up, self.removal]
+        if self.run is not None:
+            machines += [self.run.repartitions, self.run.schemas]
+        if self.sync_points is not None:
+            machines.append(self.sync_points)
+        for machine in machines:
+            machine.handle_answer(answer)
 
     def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not running."""

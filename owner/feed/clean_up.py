@@ -4,9 +4,12 @@ A slot cannot be dropped while its reader is still leaving, and a source may be 
 Doing it again changes nothing, which is why nobody but the present owner has to remember that it is done.
 """
 
+from typing import Any
+
+from owner.questions import ReleaseSource
 from owner.settings import OwnerSettings
-from reactor.effects import DropUpstream
 from reactor.ids import ChangefeedId
+from reactor.questions import Answered, Ask
 from reactor.records.changefeed import ChangefeedInfo
 
 
@@ -19,17 +22,18 @@ class CleanUp:
         self._settings = settings
         self._ask_at = float("-inf")
 
-    def tick(self, changefeed: ChangefeedId, info: ChangefeedInfo, now: float) -> list[DropUpstream]:
+    def tick(self, changefeed: ChangefeedId, info: ChangefeedInfo, now: float) -> list[Ask[None]]:
         """Ask, if it is time to."""
         if self.is_done or now < self._ask_at:
             return []
         self._ask_at = now + self._settings.remove_retry_s
-        return [DropUpstream(changefeed, info)]
+        return [Ask(changefeed, info, ReleaseSource())]
 
     def next_at(self) -> float:
         return float("inf") if self.is_done else self._ask_at
 
-    def handle_dropped(self, error: str) -> None:
+    def handle_answer(self, answer: Answered[Any]) -> None:
         """What became of it."""
-        self.error = error
-        self.is_done = self.is_done or not error
+        if isinstance(answer.question, ReleaseSource):
+            self.error = answer.error.message if answer.error else ""
+            self.is_done = self.is_done or answer.error is None

@@ -5,10 +5,14 @@
 The state comes first, so that whoever becomes owner continues from there. The sink's tables stay.
 """
 
+from typing import Any
+
 from owner.feed.clean_up import CleanUp
+from owner.questions import ReleaseSource
 from owner.settings import OwnerSettings
 from reactor import keys, patches
 from reactor.effects import Answer, Commit, Effect, Log
+from reactor.questions import Answered
 from reactor.state import ChangefeedState
 
 
@@ -29,9 +33,10 @@ class Removal:
         self._is_forced = self._is_forced or force
         self._since = None  # it may wait again
 
-    def handle_dropped(self) -> None:
+    def handle_answer(self, answer: Answered[Any]) -> None:
         """The clean-up was tried: with force, that is enough."""
-        self._is_over = self._is_over or self._is_forced
+        if isinstance(answer.question, ReleaseSource):
+            self._is_over = self._is_over or self._is_forced
 
     def tick(self, feed: ChangefeedState, cluster: str, namespace: str, now: float) -> list[Effect]:
         """The next step."""

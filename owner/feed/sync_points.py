@@ -12,14 +12,16 @@ longer than ``read_timeout_s``: there is no point then, and the next one is trie
 
 from collections.abc import Callable, Collection
 from enum import StrEnum
+from typing import Any
 
-from owner.jobs import SinkRead
 from owner.progress.facts import Facts
 from owner.progress.watermark import SpanPosition, covers
+from owner.questions import ReadPositions, TableRead
 from owner.settings import SyncPointSettings
 from reactor import keys, patches
-from reactor.effects import Commit, Effect, Log, ReadSink
+from reactor.effects import Commit, Effect, Log
 from reactor.ids import Ts
+from reactor.questions import Answered, Ask
 from reactor.records.sync_point import SyncPoint
 
 
@@ -41,13 +43,14 @@ class SyncPoints:
         self._wall_offset_s = wall_offset_s
         self._due_at: float | None = None
         self._asked_at = 0.0
-        self._answer: SinkRead | None = None
+        self._answer: Answered[tuple[TableRead, ...]] | None = None
         #: tables that were held when the sink was asked
         self._left_out: tuple[str, ...] = ()
 
-    def handle_read(self, answer: SinkRead) -> None:
+    def handle_answer(self, answer: Answered[Any]) -> None:
         """What the sink says; an answer to an earlier question is of no use."""
-        if self.phase is Phase.READING and answer.ts == self.hold_ts:
+        question = answer.question
+        if isinstance(question, ReadPositions) and self.phase is Phase.READING and question.ts == self.hold_ts:
             self._answer = answer
 
     def tick(self, facts: Facts, spans_now: Callable[[], Collection[SpanPosition]], now: float) -> list[Effect]:
@@ -99,7 +102,7 @@ class SyncPoints:
         self.phase, self._asked_at = Phase.READING, now
         self._left_out = tuple(sorted(table.name for table in facts.held.values()))
         asked = tuple(sorted(span.span for span in spans))
-        return [ReadSink(facts.info.id, facts.info, facts.flowing, asked, self.hold_ts)]
+        return [Ask(facts.info.id, facts.info, ReadPositions(facts.flowing, asked, self.hold_ts))]
 
     def _await_sink(self, facts: Facts, now: float) -> list[Effect]:
         assert self.hold_ts is not None
@@ -107,13 +110,13 @@ class SyncPoints:
         if answer is None:
             is_late = now >= self._asked_at + self._settings.read_timeout_s
             return self._give_up(facts, "the sink does not say how far it is", now) if is_late else []
-        if answer.error:
-            return self._give_up(facts, answer.error, now)
-        furthest = max((table.committed_ts for table in answer.tables), default=Ts(0))
+        if answer.answer is None or answer.error is not None:
+            return self._give_up(facts, answer.error.message if answer.error else "it said nothing", now)
+        furthest = max((table.committed_ts for table in answer.answer), default=Ts(0))
         if furthest > self.hold_ts:
             self.phase, self.hold_ts = Phase.HOLDING, furthest
             return []
-        versions = {table.table: table.version for table in answer.tables}
+        versions = {table.table: table.version for table in answer.answer}
         point = SyncPoint(ts=self.hold_ts, time=now + self._wall_offset_s, versions=versions, left_out=self._left_out)
         self._rest(facts, now)
         return [self._record(facts, point)]

@@ -18,18 +18,19 @@ can continue (``ROW_MOVED``), and that is done without being asked.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from owner.errors import JobRefusedError
-from owner.jobs import SinkCut
 from owner.progress.watermark import SpanPosition
+from owner.questions import RepartitionTable
 from owner.scheduler.replication import ReplicationSet, SetState
 from owner.scheduler.spans import SPANS_MAX, Cuts, even_spans, span_count
 from owner.tables.refusal import Refusal
 from reactor import keys, patches
-from reactor.effects import Commit, CutSink, Effect, Log, WakeAt
+from reactor.effects import Commit, Effect, Log, WakeAt
 from reactor.errors import Scope
 from reactor.ids import TableSpan, Ts
+from reactor.questions import Answered, Ask
 from reactor.records.changefeed import FeedState, RunningError, TableRecord
 from reactor.records.held import HoldOrigin
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
@@ -63,7 +64,7 @@ class Repartitions:
         self._cluster = cluster
         self._stopping: set[int] = set()
         self._ask_at: dict[int, float] = {}
-        self._answers: dict[int, SinkCut] = {}
+        self._answers: dict[int, tuple[RepartitionTable, Answered[Ts]]] = {}
         self._failures: dict[int, int] = {}
         self._refusals: list[Refusal] = []
         self._is_planned = False
@@ -95,9 +96,10 @@ class Repartitions:
         table = self._tables.get(table_id)
         return f"{table.schema_name}.{table.name}" if table else f"table {table_id}"
 
-    def handle_cut(self, answer: SinkCut) -> None:
+    def handle_answer(self, answer: Answered[Any]) -> None:
         """What the sink says."""
-        self._answers[answer.table_id] = answer
+        if isinstance(answer.question, RepartitionTable):
+            self._answers[answer.question.table.table_id] = answer.question, answer
 
     def take_refusals(self) -> list[Refusal]:
         """Tables that the sink cannot repartition."""
@@ -167,18 +169,19 @@ class Repartitions:
         """Ask, ask again, and take the answer to the last question."""
         id, number = cut.table_id, cut.number + 1
         self._stopping.add(id)
-        answer = self._answers.pop(id, None)
-        if answer is not None and (answer.number, answer.ts) == (number, under_way.ts):
-            if answer.furthest_ts is not None:
-                return self._settle(facts, cut, under_way, answer.furthest_ts)
-            self.trouble[id] = answer.error
+        asked, answer = self._answers.pop(id, (None, None))
+        if asked is not None and answer is not None and (asked.number, asked.ts) == (number, under_way.ts):
+            if answer.answer is not None and answer.error is None:
+                return self._settle(facts, cut, under_way, answer.answer)
+            why = answer.error.message if answer.error else "it said nothing"
+            self.trouble[id] = why
             self._ask_at[id] = now + _RETRY_S
-            self._note_failure(table, under_way.ts, answer.error)
+            self._note_failure(table, under_way.ts, why)
         if now < self._ask_at.get(id, now):
             return []
         self._ask_at[id] = now + _ASK_AGAIN_S
         spans = even_spans(id, cut.spans), even_spans(id, under_way.spans)
-        return [CutSink(facts.info.id, facts.info, table, *spans, under_way.ts, number)]
+        return [Ask(facts.info.id, facts.info, RepartitionTable(table, *spans, under_way.ts, number))]
 
     def _note_failure(self, table: TableRecord, ts: Ts, text: str) -> None:
         """Nobody waits for a table that the sink cannot repartition; it is asked again all the same."""

@@ -20,18 +20,19 @@ and created as if it had never been there.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from owner.errors import JobRefusedError
-from owner.jobs import SchemaApplied
 from owner.progress.units import SOURCE
 from owner.progress.watermark import SpanPosition, covers
+from owner.questions import ApplySchema
 from owner.tables.refusal import Refusal
 from owner.tables.sink_names import SinkNames
 from reactor import keys, patches
-from reactor.effects import ApplySchema, Commit, Effect, Log
+from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError, Scope
 from reactor.ids import Ts
+from reactor.questions import Answered, Ask
 from reactor.records.changefeed import DdlRecord, RunningError, SchemaChangeKind, TableChange, TableRecord, UnitRecord
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 
@@ -68,13 +69,14 @@ class SchemaChanges:
         self._cluster = cluster
         self._wall_offset_s = wall_offset_s
         self._works: dict[_Part, _Work] = {}
-        self._answers: list[SchemaApplied] = []
+        self._answers: list[tuple[ApplySchema, RunningError | None]] = []
         self._warnings: list[RunningError] = []
         self._refusals: list[Refusal] = []
 
-    def handle_applied(self, answer: SchemaApplied) -> None:
+    def handle_answer(self, answer: Answered[Any]) -> None:
         """What the sink says; the answer to a question of an earlier run is as good."""
-        self._answers.append(answer)
+        if isinstance(answer.question, ApplySchema):
+            self._answers.append((answer.question, answer.error))
 
     def take_warnings(self) -> list[RunningError]:
         """What went wrong since this was last asked, and is tried again."""
@@ -124,24 +126,24 @@ class SchemaChanges:
             return []
         self._works[_name_of(part)] = _Work(failures=work.failures if work else 0)
         there = tuple(table for table in facts.tables or () if table.table_id in part.table_ids)
-        return [ApplySchema(facts.info.id, facts.info, part, there)]
+        return [Ask(facts.info.id, facts.info, ApplySchema(part, there))]
 
     def _take_answers(self, facts: "Facts", parts: Mapping[_Part, DdlRecord], now: float) -> None:
         answers, self._answers = self._answers, []
-        for answer in answers:
-            name = answer.ts, answer.tables
+        for question, failure in answers:
+            name = ts, tables = question.subject
             work = self._works.get(name)
             if work is None or work.is_applied:
                 continue
-            if answer.error is None:
+            if failure is None:
                 work.is_applied, work.retry_at = True, None
-                self.trouble.pop(answer.ts, None)
+                self.trouble.pop(ts, None)
                 continue
             work.failures += 1
             work.retry_at = now + min(_RETRY_S * 2 ** (work.failures - 1), _RETRY_MAX_S)
-            error = answer.error.with_(time=now + self._wall_offset_s)
-            self.trouble[answer.ts] = error.message
-            is_tried_again = any(table in facts.held for table in answer.tables)
+            error = failure.with_(time=now + self._wall_offset_s)
+            self.trouble[ts] = error.message
+            is_tried_again = any(table in facts.held for table in tables)
             if error.retryable and work.failures < _REFUSALS_MAX and not is_tried_again:
                 self._warnings.append(error)
             else:

@@ -23,8 +23,8 @@ from capture.member.cluster_service import ClusterService
 from owner import jobs
 from owner.feed.held import HeldTables
 from owner.feed.sync_points import SyncPoints
-from owner.jobs import SinkRead
 from owner.progress.facts import Facts
+from owner.questions import ReadPositions
 from owner.scheduler import replication
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.replication import ReplicationSet, Role
@@ -35,6 +35,7 @@ from reactor import txn
 from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.messages import SpanState
 from reactor.pending import Pending
+from reactor.questions import Answered
 from reactor.records.changefeed import DdlRecord, Era, LogHead
 from reactor.records.held import HoldStage
 from reactor.records.partitioning import TablePartitioning
@@ -218,13 +219,14 @@ def give_a_second_life_the_log_of_the_first(stack: ExitStack) -> None:
 
 def record_a_sync_point_that_slipped(stack: ExitStack) -> None:
     """What the sink's readers see is taken for what stood at the hold."""
-    original = SyncPoints.handle_read
+    original = SyncPoints.handle_answer
 
-    def handle_read(self: SyncPoints, answer: SinkRead) -> None:
-        tables = tuple(replace(table, committed_ts=Ts(0)) for table in answer.tables)
-        original(self, replace(answer, tables=tables))
+    def handle_answer(self: SyncPoints, answer: Answered[Any]) -> None:
+        if isinstance(answer.question, ReadPositions) and answer.answer:
+            answer = replace(answer, answer=tuple(replace(table, committed_ts=Ts(0)) for table in answer.answer))
+        original(self, answer)
 
-    _replace(stack, SyncPoints, "handle_read", handle_read)
+    _replace(stack, SyncPoints, "handle_answer", handle_answer)
 
 
 def cut_before_the_sink_has(stack: ExitStack) -> None:

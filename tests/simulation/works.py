@@ -1,24 +1,23 @@
 """What a machine's process gives its lives to work with: ``capture.member.services.DataPlane`` over ``outside``."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from agent.control.runtime import SpanRuntime
 from agent.errors import SinkConfigError, SourceUnreachableError
 from agent.ports.sink import SpanRepartition
-from agent.running_error import running_error
 from capture.api.port import ChangefeedSpec, TableDiff
+from capture.errors import GoneError
 from capture.member.services import MemberDataPlane
 from capture.security.secrets import Keeper
-from owner.jobs import SchemaApplied, SinkCut, SinkRead, TableRead, UpstreamDropped
+from owner.questions import ApplySchema, ReadPositions, ReleaseSource, RepartitionTable, TableRead
 from reactor import keys
-from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
-from reactor.errors import WeirError
 from reactor.ids import MAX_TS, CaptureId, Ts
+from reactor.questions import A, Ask
 from reactor.records.changefeed import ChangefeedInfo, LogHead, SealedUri, TableRecord, UnitRecord
 from reactor.records.held import needed_ts
 from reactor.records.partitioning import TablePartitioning
@@ -134,47 +133,48 @@ class SimulatedLifeWorks:
             self._node, info, capture=self._capture, client=self._client, life=life, checkpoint=checkpoint, held=held
         )
 
-    async def read_sink(self, effect: ReadSink, post: Callable[[SinkRead], None]) -> None:
-        sink = self._node.world.outside.sinks[effect.info.sink.sealed]
+    async def answer(self, ask: Ask[A]) -> A:
+        handlers: dict[type, Callable[[ChangefeedInfo, Any], Awaitable[Any]]] = {
+            ReleaseSource: self._release_source,
+            ReadPositions: self._read_positions,
+            RepartitionTable: self._repartition_table,
+            ApplySchema: self._apply_schema,
+        }
+        found: A = await handlers[type(ask.question)](ask.info, ask.question)
+        return found
+
+    async def _read_positions(self, info: ChangefeedInfo, question: ReadPositions) -> tuple[TableRead, ...]:
+        sink = self._node.world.outside.sinks[info.sink.sealed]
         await anyio.sleep(0.05)
-        records = [(table.table_id, sink.tables.get(table.table_id)) for table in effect.tables]
-        found = (
+        records = [(table.table_id, sink.tables.get(table.table_id)) for table in question.tables]
+        return tuple(
             TableRead(str(id), str(len(table.rows)), max(table.records.values())) for id, table in records if table
         )
-        post(SinkRead(effect.changefeed, effect.ts, tuple(found)))
 
-    async def cut_sink(self, effect: CutSink, post: Callable[[SinkCut], None]) -> None:
-        sink = self._node.world.outside.sinks[effect.info.sink.sealed]
-        order = SpanRepartition(effect.old, effect.new, effect.ts, effect.number)
-        said = partial(SinkCut, effect.changefeed, effect.table.table_id, effect.number, effect.ts)
-        try:
-            if await self._is_still_there(effect.info):
-                post(said(await self._node.in_thread(self._ask(lambda: sink.cut(order)))))
-        except WeirError as failure:
-            post(said(error=str(failure)))
+    async def _repartition_table(self, info: ChangefeedInfo, question: RepartitionTable) -> Ts:
+        sink = self._node.world.outside.sinks[info.sink.sealed]
+        order = SpanRepartition(question.old, question.new, question.ts, question.number)
+        await self._refuse_another(info)
+        return await self._node.in_thread(self._ask(lambda: sink.cut(order)))
 
-    async def apply_schema(self, effect: ApplySchema, post: Callable[[SchemaApplied], None]) -> None:
+    async def _apply_schema(self, info: ChangefeedInfo, question: ApplySchema) -> None:
         """Rows have no columns here; the sink checks that it is the moment."""
-        sink = self._node.world.outside.sinks[effect.info.sink.sealed]
-        said = partial(SchemaApplied, effect.changefeed, effect.record.ts, tables=effect.record.table_ids)
-        try:
-            if not await self._is_still_there(effect.info):
-                return
-            for change in effect.record.alterations:
-                await self._node.in_thread(self._ask(partial(sink.alter, change.table_id, effect.record.ts)))
-            post(said())
-        except WeirError as failure:
-            post(said(running_error(failure)))
+        record, sink = question.record, self._node.world.outside.sinks[info.sink.sealed]
+        await self._refuse_another(info)
+        for change in record.alterations:
+            await self._node.in_thread(self._ask(partial(sink.alter, change.table_id, record.ts)))
 
-    async def drop_upstream(self, effect: DropUpstream, post: Callable[[UpstreamDropped], None]) -> None:
-        """In the order of ``capture.member.services``: a look, the source, a list of files, a look, the files."""
-        error = ""
-        try:
-            if await self._is_still_there(effect.info):
-                await self._clean_up(effect.info)
-        except WeirError as failure:
-            error = str(failure)
-        post(UpstreamDropped(effect.changefeed, error))
+    async def _release_source(self, info: ChangefeedInfo, question: ReleaseSource) -> None:
+        """In the order of ``capture.member.member_data_plane``: a look, the source, a list of files, a look, the
+        files."""
+        if await self._is_still_there(info):
+            await self._clean_up(info)
+
+    async def _refuse_another(self, info: ChangefeedInfo) -> None:
+        if not await self._is_still_there(info):
+            raise GoneError(
+                f"changefeed {info.id} is gone, or another of its name is here; nothing is done for it any more"
+            )
 
     async def _clean_up(self, info: ChangefeedInfo) -> None:
         outside = self._node.world.outside

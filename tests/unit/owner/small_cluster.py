@@ -5,21 +5,23 @@ records that real ones would. No clock but a number.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from agent.control import effects
 from agent.control.agent import Agent
 from agent.control.gate import Gate
 from agent.control.gate import Owner as Elected
 from agent.control.runtime import FlushLimits, held_tables
-from owner.jobs import SchemaApplied
 from owner.owner import Owner
+from owner.questions import ApplySchema, ReadPositions, ReleaseSource, RepartitionTable
 from owner.settings import OwnerSettings
 from owner.views import ChangefeedView
 from reactor import keys
-from reactor.effects import Answer, ApplySchema, Commit, CutSink, DropUpstream, Effect, Log, ReadSink, Send, WakeAt
+from reactor.effects import Answer, Commit, Effect, Log, Send, WakeAt
 from reactor.errors import IgnorePatchError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import Message, SpanCheckpoint
+from reactor.questions import Answered, Ask
 from reactor.records.base import COUNT_MAX, Record
 from reactor.records.changefeed import (
     CaptureInfo,
@@ -101,6 +103,15 @@ class Processor:
         return SpanCheckpoint(self._written[span], self._written[span])
 
 
+def failure(text: str) -> RunningError:
+    return RunningError(code="SinkPassing", message=text)
+
+
+def released(error: str = "") -> Answered[None]:
+    """What the source says when it was asked to let a changefeed go."""
+    return Answered(FEED, ReleaseSource(), error=failure(error) if error else None)
+
+
 class SmallCluster:
     """``step`` is one round: owner's tick, agents' messages, units' and executors' work. ``known``: newest format."""
 
@@ -109,9 +120,9 @@ class SmallCluster:
         self.now = 1000.0
         self.sent: list[Message] = []
         self.answers: dict[str, Answer] = {}
-        self.dropped: list[DropUpstream] = []
-        self.reads: list[ReadSink] = []
-        self.cuts: list[CutSink] = []
+        self.dropped: list[Ask[Any]] = []
+        self.reads: list[ReadPositions] = []
+        self.cuts: list[RepartitionTable] = []
         self.schemas: list[ApplySchema] = []
         self.logs: list[Log] = []
         self.jobs: list[object] = []
@@ -231,9 +242,9 @@ class SmallCluster:
 
     def _complete(self, job: object) -> object:
         """An answer about a schema change that names no tables is about those that were asked for last."""
-        if isinstance(job, SchemaApplied) and not job.tables:
-            asked = [effect.record.table_ids for effect in self.schemas if effect.record.ts == job.ts]
-            return replace(job, tables=asked[-1]) if asked else job
+        if isinstance(job, Answered) and isinstance(job.question, ApplySchema) and not job.question.record.changes:
+            asked = [question for question in self.schemas if question.record.ts == job.question.record.ts]
+            return replace(job, question=asked[-1]) if asked else job
         return job
 
     def _perform(self, effect: Effect) -> None:
@@ -242,14 +253,14 @@ class SmallCluster:
                 self.sent.append(effect.message)
             case Answer():
                 self.answers[effect.job_id] = effect
-            case DropUpstream():
+            case Ask(question=ReleaseSource()):
                 self.dropped.append(effect)
-            case ReadSink():
-                self.reads.append(effect)
-            case CutSink():
-                self.cuts.append(effect)
-            case ApplySchema():
-                self.schemas.append(effect)
+            case Ask(question=ReadPositions() as question):
+                self.reads.append(question)
+            case Ask(question=RepartitionTable() as question):
+                self.cuts.append(question)
+            case Ask(question=ApplySchema() as question):
+                self.schemas.append(question)
             case Log():
                 self.logs.append(effect)
             case WakeAt():

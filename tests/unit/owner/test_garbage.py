@@ -13,10 +13,12 @@ from capture.member.cluster_service import _view
 from capture.messaging import frames
 from owner import jobs, views
 from owner.feed.changefeed import Changefeed
+from owner.questions import ReleaseSource
 from owner.settings import BackoffSettings, OwnerSettings
 from reactor import keys
 from reactor.effects import Answer, Send
-from reactor.ids import MAX_TS, ChangefeedId, Ts
+from reactor.ids import MAX_TS, ChangefeedId
+from reactor.questions import Answered
 from reactor.records.changefeed import FeedState
 from tests.unit.owner.owner_build import FEED, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
@@ -235,8 +237,8 @@ def test_one_view_that_fails_takes_no_other_away(monkeypatch: pytest.MonkeyPatch
 
 def test_an_outcome_that_cannot_be_taken_fails_its_changefeed(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = healthy()
-    monkeypatch.setattr(Changefeed, "handle_outcome", lambda *_: 1 // 0)
-    cluster.jobs.append(jobs.SinkRead(FEED, Ts(1)))
+    monkeypatch.setattr(Changefeed, "handle_answer", lambda *_: 1 // 0)
+    cluster.jobs.append(Answered(FEED, ReleaseSource()))
     cluster.step(3)
     failed, other = cluster.info(FEED), cluster.info(OTHER)
     assert failed.error is not None

@@ -12,7 +12,7 @@ from reactor.ids import ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import FeedState, Mode, TaskPosition, Unit, UnitStage
 from reactor.records.formats import NEWEST
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C, error, info
-from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
+from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster, released
 
 STEADY = OwnerSettings(standstill_s=1e9, backoff=BackoffSettings(jitter=0.0))
 
@@ -245,11 +245,11 @@ def test_remove_stops_cleans_up_deletes_and_then_answers() -> None:
     assert cluster.info().state is FeedState.REMOVED
     assert cluster.processors == {}
     assert [drop.changefeed for drop in cluster.dropped] == [FEED]
-    cluster.ask(jobs.UpstreamDropped(FEED, "slot is in use"))
+    cluster.ask(released("slot is in use"))
     cluster.step(12)
     assert len(cluster.dropped) == 2, "asked again"
     assert cluster.view().blocked_by == "slot is in use"
-    cluster.ask(jobs.UpstreamDropped(FEED))
+    cluster.ask(released())
     assert cluster.answers["1"].error == ""
     assert FEED not in cluster.state.changefeeds
     assert not [key for key in cluster.state.raw if "feed" in key.split("/")[-1]]
@@ -263,7 +263,7 @@ def test_removal_goes_on_under_a_new_owner() -> None:
     cluster.elect(B)
     cluster.step()
     assert [drop.changefeed for drop in cluster.dropped] == [FEED]
-    cluster.ask(jobs.UpstreamDropped(FEED))
+    cluster.ask(released())
     assert FEED not in cluster.state.changefeeds
 
 
@@ -272,7 +272,7 @@ def test_what_a_late_writer_leaves_is_swept_away() -> None:
     cluster = running("a")
     late = cluster.state.changefeeds[FEED].units["main"]
     cluster.ask(jobs.Remove("1", FEED))
-    cluster.ask(jobs.UpstreamDropped(FEED))
+    cluster.ask(released())
     assert FEED not in cluster.state.changefeeds
     cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), late)
     cluster.step(2)
@@ -289,11 +289,11 @@ def test_what_a_late_writer_leaves_is_swept_away() -> None:
 def test_removal_that_cannot_clean_up_says_so_and_can_be_forced() -> None:
     cluster = running("a")
     cluster.ask(jobs.Remove("1", FEED))
-    cluster.ask(jobs.UpstreamDropped(FEED, "host is down"))
+    cluster.ask(released("host is down"))
     cluster.step(70)
     assert "host is down" in cluster.answers["1"].error
     cluster.ask(jobs.Remove("2", FEED, force=True))
-    cluster.ask(jobs.UpstreamDropped(FEED, "host is down"))
+    cluster.ask(released("host is down"))
     assert cluster.answers["2"].error == ""
     assert FEED not in cluster.state.changefeeds
 

@@ -24,15 +24,15 @@ from capture.api.port import ChangefeedSpec
 from capture.config import load_server_settings
 from capture.embedded import EmbeddedPostgres
 from capture.embedded.places import free_port
-from capture.errors import ConfigError
+from capture.errors import ConfigError, GoneError
 from capture.member import preflight
 from capture.member.services import LocalDataPlane
-from owner.jobs import SinkCut, SinkRead, TableRead
+from owner.questions import ReadPositions, RepartitionTable, TableRead
 from owner.scheduler.spans import even_spans
 from reactor import keys
-from reactor.effects import CutSink, ReadSink
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.questions import Ask
 from reactor.records.changefeed import ChangefeedInfo, Mode, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
@@ -181,14 +181,15 @@ async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: Embe
 async def test_the_sink_shows_a_version_with_what_it_records(tmp_path: Path) -> None:
     data_plane = works_with_a_table(tmp_path)
     life = data_plane.for_life(MemoryClient(MemoryEtcd()), CaptureId("a"), ClusterState("c"))
-    answers: list[SinkRead] = []
-    for sink in (f"delta+file://{tmp_path}/lake", "blackhole://", f"delta+file://{tmp_path}/none"):
-        asked = ReadSink(ChangefeedId("feed"), feed(data_plane, sink=sink), (RECORD,), (SPAN,), Ts(100))
-        await life.read_sink(asked, answers.append)
-    shown, nothing, failed = answers
-    assert (shown.ts, shown.tables) == (100, (TableRead("public.t", "0", Ts(100)),))
-    assert nothing.tables == (TableRead("public.t", "", Ts(0)),)
-    assert failed.error.startswith(f"the sink directory {tmp_path}/none is not the one that was written")
+    question = ReadPositions((RECORD,), (SPAN,), Ts(100))
+
+    async def read(sink: str) -> tuple[TableRead, ...]:
+        return await life.answer(Ask(ChangefeedId("feed"), feed(data_plane, sink=sink), question))
+
+    assert await read(f"delta+file://{tmp_path}/lake") == (TableRead("public.t", "0", Ts(100)),)
+    assert await read("blackhole://") == (TableRead("public.t", "", Ts(0)),)
+    with pytest.raises(WeirError, match=f"the sink directory {tmp_path}/none is not the one that was written"):
+        await read(f"delta+file://{tmp_path}/none")
 
 
 async def test_a_cut_reaches_the_sink_and_is_told_to_the_owner(tmp_path: Path) -> None:
@@ -198,14 +199,13 @@ async def test_a_cut_reaches_the_sink_and_is_told_to_the_owner(tmp_path: Path) -
     client = MemoryClient(MemoryEtcd())
     await client.put(str(keys.InfoKey("weir", "default", known.id)), known.encode())
     life = data_plane.for_life(client, CaptureId("a"), state)
-    answers: list[SinkCut] = []
-    order = CutSink(known.id, known, RECORD, (SPAN,), even_spans(RECORD.table_id, 2), Ts(150), 1)
-    for asked in (order, order, replace(order, number=3), replace(order, info=known.with_(created_at=9.0))):
-        await life.cut_sink(asked, answers.append)
-    done = SinkCut(known.id, RECORD.table_id, 1, Ts(150), Ts(150))
-    assert answers[:2] == [done, done]
-    assert "set back or replaced" in answers[2].error
-    assert len(answers) == 3, "a changefeed that is gone is not answered for"
+    question = RepartitionTable(RECORD, (SPAN,), even_spans(RECORD.table_id, 2), Ts(150), 1)
+    assert await life.answer(Ask(known.id, known, question)) == 150
+    assert await life.answer(Ask(known.id, known, question)) == 150, "asked again, it is done already"
+    with pytest.raises(WeirError, match="set back or replaced"):
+        await life.answer(Ask(known.id, known, replace(question, number=3)))
+    with pytest.raises(GoneError):
+        await life.answer(Ask(known.id, known.with_(created_at=9.0), question))
     cuts = {RECORD.table_id: TablePartitioning(table_id=RECORD.table_id, spans=2, wanted=2, number=1)}
     assert await data_plane.recorded(known, UNIT, cuts) == (150,)
     with pytest.raises(SinkFencedError):

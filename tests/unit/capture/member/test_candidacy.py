@@ -45,10 +45,7 @@ async def member(etcd: MemoryEtcd, name: str) -> AsyncIterator[tuple[Candidacy, 
             session=session,
             peers=NoPeers(),
             settings=ReactorSettings(),
-            drop_upstream=lambda _effect, _post: None,
-            read_sink=lambda _effect, _post: None,
-            cut_sink=lambda _effect, _post: None,
-            apply_schema=lambda _effect, _post: None,
+            ask=lambda _ask, _post: None,
         )
         tasks.start_soon(candidacy.run)
         yield candidacy, session

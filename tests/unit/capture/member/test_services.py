@@ -11,12 +11,13 @@ from anyio import from_thread, to_thread
 
 from agent.feeds.runtime import Feed
 from capture.config import ServerSettings
-from capture.member.services import LocalDataPlane
-from owner.jobs import UpstreamDropped
+from capture.member.asking import Asking
+from capture.member.services import LocalDataPlane, MemberDataPlane
+from owner.questions import ApplySchema, ReadPositions, ReleaseSource, RepartitionTable
 from reactor import keys
-from reactor.effects import ApplySchema, CutSink, DropUpstream, ReadSink
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedInfo, DdlRecord, TableRecord
+from reactor.questions import A, Answered, Ask, Question
+from reactor.records.changefeed import ChangefeedInfo, DdlRecord, RunningError, TableRecord
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Put
@@ -25,6 +26,15 @@ from tests.unit.agent.log_build import name, put
 FEED = ChangefeedId("feed")
 #: whoever asks this source gets an error
 NOBODY = "postgresql://u@127.0.0.1:1/d"
+
+
+async def answered(life: MemberDataPlane, ask: Ask[A]) -> Answered[A]:
+    """As the owner gets it."""
+    posted: list[Answered[A]] = []
+    async with anyio.create_task_group() as tasks:
+        Asking(life, tasks).ask(ask, posted.append)
+    [answer] = posted
+    return answer
 
 
 async def clean_up(tmp_path: Path, *, asked_at: float, stored_at: float | None) -> str:
@@ -38,11 +48,9 @@ async def clean_up(tmp_path: Path, *, asked_at: float, stored_at: float | None) 
     info = ChangefeedInfo(id=FEED, source=source, sink=sink, created_at=asked_at)
     if stored_at is not None:
         await client.put(str(keys.InfoKey("default", "default", FEED)), info.with_(created_at=stored_at).encode())
-    posted: list[UpstreamDropped] = []
     life = data_plane.for_life(client, CaptureId("here"), ClusterState("default"))
-    await life.drop_upstream(DropUpstream(FEED, info), posted.append)
-    [answer] = posted
-    return answer.error
+    answer = await answered(life, Ask(FEED, info, ReleaseSource()))
+    return answer.error.message if answer.error else ""
 
 
 async def test_the_changefeed_that_is_being_removed_is_cleaned_up(tmp_path: Path) -> None:
@@ -77,11 +85,10 @@ async def test_files_go_only_while_their_changefeed_is_there(
                 from_thread.run_sync(etcd.txn, [], [Put(key, info.with_(created_at=2.0).encode())])
 
     monkeypatch.setattr(Feed, "open_source", lambda self: SlowSource())
-    client, posted = MemoryClient(etcd), list[UpstreamDropped]()
+    client = MemoryClient(etcd)
     await client.put(key, info.encode())
     life = data_plane.for_life(client, CaptureId("here"), ClusterState("default"))
-    await life.drop_upstream(DropUpstream(FEED, info), posted.append)
-    assert [answer.error for answer in posted] == [""]
+    assert (await answered(life, Ask(FEED, info, ReleaseSource()))).error is None
     left = log.names() + staged.names()
     assert (str(name(1, epoch=9)) in left) if is_replaced else (left == [])
 
@@ -113,27 +120,26 @@ async def test_a_silent_source_is_asked_once_at_a_time_and_holds_no_thread_of_ot
     monkeypatch.setattr(Feed, "open_source", lambda self: source)
     await MemoryClient(etcd).put(str(keys.InfoKey("default", "default", FEED)), info.encode())
     life = data_plane.for_life(MemoryClient(etcd), CaptureId("here"), ClusterState("default"))
-    posted: list[UpstreamDropped] = []
+    posted: list[Answered[None]] = []
     async with anyio.create_task_group() as tasks:
-        for number in range(50):
-            tasks.start_soon(life.drop_upstream, DropUpstream(FEED, info), posted.append)
-            while len(posted) < number:
-                await anyio.lowlevel.checkpoint()
+        asking = Asking(life, tasks)
+        for _ in range(50):
+            asking.ask(Ask(FEED, info, ReleaseSource()), posted.append)
         while not source.asked:
             await anyio.lowlevel.checkpoint()
         assert to_thread.current_default_thread_limiter().borrowed_tokens == 0
         source.answer.set()
     assert source.asked == 1
-    assert sorted(answer.error for answer in posted)[:2] == ["", posted[0].error]
-    assert all("has not answered the last time yet" in answer.error for answer in posted[:49])
-    await life.drop_upstream(DropUpstream(FEED, info), posted.append)
-    assert (source.asked, posted[-1].error) == (2, ""), "what has ended can be asked again"
+    texts = [answer.error.message if answer.error else "" for answer in posted]
+    assert texts == ["it has not answered the last time yet; it is asked again"] * 49 + [""]
+    answer = await answered(life, Ask(FEED, info, ReleaseSource()))
+    assert (source.asked, answer.error) == (2, None), "what has ended can be asked again"
 
 
 async def test_whatever_goes_wrong_in_work_for_the_owner_is_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs beside the owner's seat: what it raised would end the capture's life."""
+    """It runs beside the owner: what it raised would end the membership."""
     data_plane, etcd, source = LocalDataPlane(ServerSettings(data_dir=tmp_path)), MemoryEtcd(), Silent()
     source.answer.set()
     source.error = ZeroDivisionError("a bug of a driver")
@@ -142,15 +148,17 @@ async def test_whatever_goes_wrong_in_work_for_the_owner_is_an_answer(
     )
     monkeypatch.setattr(Feed, "open_source", lambda self: source)
     key = str(keys.InfoKey("default", "default", FEED))
-    client, posted = MemoryClient(etcd), list[Any]()
+    client, posted = MemoryClient(etcd), list[Answered[Any]]()
     life = data_plane.for_life(client, CaptureId("here"), ClusterState("default"))
     table = TableRecord(table_id=1, schema_name="public", name="t")
     for value in (info.encode(), b"garbage"):
         await client.put(key, value)
-        await life.drop_upstream(DropUpstream(FEED, info), posted.append)
-        await life.read_sink(ReadSink(FEED, info, (table,), (), Ts(1)), posted.append)
-        await life.cut_sink(CutSink(FEED, info, table, (), (), Ts(1), 1), posted.append)
-        await life.apply_schema(ApplySchema(FEED, info, DdlRecord(ts=Ts(2))), posted.append)
-    assert len(posted) == 8
+        questions: list[Question[Any]] = [
+            ReleaseSource(),
+            ReadPositions((table,), (), Ts(1)),
+            RepartitionTable(table, (), (), Ts(1), 1),
+            ApplySchema(DdlRecord(ts=Ts(2))),
+        ]
+        posted += [await answered(life, Ask(FEED, info, question)) for question in questions]
     assert all(answer.error for answer in posted)
-    assert posted[0].error == "ZeroDivisionError: a bug of a driver"
+    assert posted[0].error == RunningError(code="Internal", message="ZeroDivisionError: a bug of a driver")

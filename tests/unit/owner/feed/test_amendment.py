@@ -27,7 +27,7 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from tests.unit.owner.owner_build import FEED, A, B, error, info
-from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
+from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster, released
 from tests.unit.owner.test_owner import STEADY, running
 
 STOPPED, FAILED, FINISHED = FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED
@@ -218,7 +218,7 @@ def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: Runnin
     assert [drop.changefeed for drop in cluster.dropped] == [FEED]
     cluster.step(3, after_s=1.0)
     assert len(cluster.dropped) == 2, "asked again"
-    cluster.ask(jobs.UpstreamDropped(FEED))
+    cluster.ask(released())
     cluster.step(8, after_s=1.0)
     assert len(cluster.dropped) == 2
     cluster.ask(jobs.Resume("2", FEED))
@@ -227,7 +227,7 @@ def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: Runnin
     cluster.elect(B)
     cluster.step()
     assert len(cluster.dropped) == 3, "a new owner does not know that it is done"
-    cluster.ask(jobs.UpstreamDropped(FEED))
+    cluster.ask(released())
     cluster.ask(jobs.Remove("3", FEED))
     cluster.step(2)
     assert FEED not in cluster.state.changefeeds

@@ -4,15 +4,17 @@ import itertools
 
 import pytest
 
-from owner.jobs import Pause, Remove, Resume, Rewind, SinkRead, TableRead, UpstreamDropped
+from owner.jobs import Pause, Remove, Resume, Rewind
+from owner.questions import TableRead
 from owner.settings import BackoffSettings, OwnerSettings
 from reactor import keys
 from reactor.errors import Scope
 from reactor.ids import Ts
+from reactor.questions import Answered
 from reactor.records.changefeed import DdlRecord, FeedState, LogHead, RunningError, SchemaChangeKind, TableChange
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, info
-from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
+from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster, released
 from tests.unit.owner.tables.test_schema_changes import NEW, alter, applied, asked, create, drop, record
 from tests.unit.owner.test_owner import running
 
@@ -268,7 +270,7 @@ def test_a_sync_point_leaves_a_held_table_out_and_says_so() -> None:
         if cluster.reads:
             break
     assert [table.name for table in cluster.reads[0].tables] == ["t2"]
-    cluster.ask(SinkRead(FEED, cluster.reads[0].ts, (TableRead("public.t2", "7", Ts(0)),)))
+    cluster.ask(Answered(FEED, cluster.reads[0], (TableRead("public.t2", "7", Ts(0)),)))
     (point,) = cluster.state.changefeeds[FEED].sync_points.values()
     assert point.left_out == ("public.t1",)
 
@@ -403,7 +405,7 @@ def test_it_goes_with_its_changefeed() -> None:
     cluster = broken()
     assert held(cluster)
     cluster.ask(Remove("1", FEED))
-    cluster.ask(UpstreamDropped(FEED))
+    cluster.ask(released())
     assert [key for key in cluster.state.raw if FEED in key] == []
 
 

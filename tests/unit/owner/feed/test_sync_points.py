@@ -1,16 +1,19 @@
 """Sync points: all spans at one Ts, the sink's versions there; slips, silence, new owners, and how many are kept."""
 
+from typing import Any
+
 import pytest
 
 from owner import jobs
-from owner.jobs import SinkRead, TableRead
+from owner.questions import ReadPositions, TableRead
 from reactor import keys
 from reactor.effects import Log
 from reactor.ids import TableSpan, Ts
+from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedConfig, FeedState
 from reactor.records.sync_point import SyncPoint
 from tests.unit.owner.owner_build import FEED, S1, S2, B
-from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
+from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster, failure, released
 from tests.unit.owner.test_owner import running
 
 EVERY_S = 60
@@ -36,9 +39,9 @@ def points(cluster: SmallCluster) -> list[SyncPoint]:
     return [stored[ts] for ts in sorted(stored)]
 
 
-def read(ts: int, *recorded: int) -> SinkRead:
+def read(ts: int, *recorded: int) -> Answered[tuple[TableRead, ...]]:
     found = (TableRead(f"public.t{n}", str(40 + n), Ts(at)) for n, at in enumerate(recorded, start=1))
-    return SinkRead(FEED, Ts(ts), tuple(found))
+    return Answered(FEED, ReadPositions((), (), Ts(ts)), tuple(found))
 
 
 def test_all_spans_stand_at_one_ts_which_is_recorded_with_the_sinks_versions() -> None:
@@ -96,8 +99,10 @@ def test_a_span_that_is_further_than_the_others_is_waited_for_by_them() -> None:
     assert [ask.ts for ask in cluster.reads] == [300]
 
 
-@pytest.mark.parametrize("answer", [None, SinkRead(FEED, Ts(200), error="bucket is gone")])
-def test_a_sink_that_cannot_be_read_holds_nobody_for_long(answer: SinkRead | None) -> None:
+@pytest.mark.parametrize(
+    "answer", [None, Answered(FEED, ReadPositions((), (), Ts(200)), error=failure("bucket is gone"))]
+)
+def test_a_sink_that_cannot_be_read_holds_nobody_for_long(answer: Answered[Any] | None) -> None:
     cluster = pointed("a")
     cluster.step(2, after_s=float(EVERY_S))
     cluster.advance_log(300)
@@ -138,7 +143,7 @@ def test_only_the_newest_are_kept_and_none_survives_the_changefeed() -> None:
     cluster.ask(read(200, 200, 200))
     assert [point.ts for point in points(cluster)] == [*range(107, 130), 200]
     cluster.ask(jobs.Remove("1", FEED))
-    cluster.ask(jobs.UpstreamDropped(FEED))
+    cluster.ask(released())
     assert not [key for key in cluster.state.raw if "sync-point" in key]
 
 

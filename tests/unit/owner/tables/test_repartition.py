@@ -12,19 +12,24 @@ import pytest
 from owner import jobs
 from owner.errors import JobRefusedError
 from owner.progress.facts import Facts
+from owner.questions import RepartitionTable, TableRead
 from owner.scheduler.spans import even_spans
 from owner.tables import repartition
 from owner.tables.repartition import ROW_MOVED
 from reactor import keys
-from reactor.effects import CutSink
 from reactor.ids import TableSpan, Ts
+from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedConfig, FeedState, RunningError
 from reactor.records.partitioning import TablePartitioning
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C
-from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
+from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster, failure, released
 from tests.unit.owner.test_owner import running
 
 T1 = S1.table_id
+
+
+def question(number: int, ts: Ts) -> RepartitionTable:
+    return RepartitionTable(TABLES[0], (), (), ts, number)
 
 
 class CutSinkModel:
@@ -44,15 +49,15 @@ class CutSinkModel:
             if not self.is_silent:
                 self.cluster.jobs.append(self._answer(order))
 
-    def _answer(self, order: CutSink) -> jobs.SinkCut:
-        said = jobs.SinkCut(FEED, order.table.table_id, order.number, order.ts, order.ts)
+    def _answer(self, order: RepartitionTable) -> Answered[Ts]:
+        said = Answered(FEED, order, order.ts)
         if order.number == self.number:
             return said
         assert (order.old, order.number) == (self.spans, self.number + 1)
         assert not [span for span in self.cluster.writers() if span.table_id == T1], "somebody writes the table"
         furthest = max((self.recorded.get(span, Ts(0)) for span in order.old), default=Ts(0))
         if furthest > order.ts:
-            return jobs.SinkCut(FEED, order.table.table_id, order.number, order.ts, furthest)
+            return Answered(FEED, order, furthest)
         assert order.ts >= self.cluster.checkpoint_ts(), "the changefeed claims more than the table will have"
         self.spans, self.number, self.ts = order.new, order.number, order.ts
         return said
@@ -119,7 +124,7 @@ def test_the_other_tables_go_on_and_people_see_why_this_one_does_not() -> None:
     assert [(span.state, span.checkpoint_ts) for span in table.spans] == [("cutting", cut.under_way.ts)] * 2
     assert other.checkpoint_ts > cut.under_way.ts
     assert cluster.checkpoint_ts() == cut.under_way.ts, "known for the table that nobody writes, too"
-    cluster.ask(jobs.SinkCut(FEED, T1, 1, cut.under_way.ts, error="bucket is gone"))
+    cluster.ask(Answered(FEED, question(1, cut.under_way.ts), error=failure("bucket is gone")))
     assert cluster.view().blocked_by.endswith("bucket is gone")
     causes = [table.waiting_for for table in cluster.view().tables]
     assert causes == ["public.t1: getting other spans: bucket is gone", ""]
@@ -189,7 +194,7 @@ def pause_and_resume(cluster: SmallCluster) -> None:
 
 def lose_the_answer(cluster: SmallCluster) -> None:
     """The sink has done it, and nobody is told; it is asked again."""
-    cluster.jobs = [job for job in cluster.jobs if not isinstance(job, jobs.SinkCut)]
+    cluster.jobs = [job for job in cluster.jobs if not isinstance(job, Answered)]
 
 
 FAULTS = [lose_owner, lose_capture, lose_owner_and_capture, fail_a_run, pause_and_resume, lose_the_answer]
@@ -252,8 +257,8 @@ def test_an_answer_to_an_earlier_question_is_none() -> None:
     cut = cut_of(cluster)
     assert cut is not None
     assert cut.under_way is not None
-    cluster.ask(jobs.SinkCut(FEED, T1, 7, cut.under_way.ts, cut.under_way.ts))
-    cluster.ask(jobs.SinkCut(FEED, T1, 1, Ts(cut.under_way.ts - 1), cut.under_way.ts))
+    cluster.ask(Answered(FEED, question(7, cut.under_way.ts), cut.under_way.ts))
+    cluster.ask(Answered(FEED, question(1, Ts(cut.under_way.ts - 1)), cut.under_way.ts))
     go(cluster, sink, 4)
     assert cut_of(cluster) == cut
 
@@ -272,7 +277,7 @@ def test_a_sync_point_has_its_spans_to_itself() -> None:
     assert cut is not None
     assert (cut.spans, cut.under_way) == (1, None)
     asked = cluster.reads[-1]
-    cluster.ask(jobs.SinkRead(FEED, asked.ts, (jobs.TableRead("public.t1", "7", asked.ts),)))
+    cluster.ask(Answered(FEED, asked, (TableRead("public.t1", "7", asked.ts),)))
     go(cluster, sink, 30)
     assert written(cluster) == set(even_spans(T1, 2))
 
@@ -440,7 +445,7 @@ def test_nothing_of_a_cut_outlives_its_changefeed() -> None:
     cluster = running("a", "b")
     split(cluster, 2)
     cluster.ask(jobs.Remove("1", FEED))
-    cluster.ask(jobs.UpstreamDropped(FEED))
+    cluster.ask(released())
     assert not [key for key in cluster.state.raw if "/cut/" in key]
 
 

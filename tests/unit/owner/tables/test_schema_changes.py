@@ -4,9 +4,11 @@ import itertools
 
 import pytest
 
-from owner.jobs import Pause, Rewind, SchemaApplied
+from owner.jobs import Pause, Rewind
+from owner.questions import ApplySchema
 from reactor import keys
 from reactor.ids import Ts
+from reactor.questions import Answered
 from reactor.records.changefeed import DdlRecord, FeedState, RunningError, SchemaChangeKind, TableChange, TableRecord
 from reactor.records.partitioning import TablePartitioning
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B
@@ -34,13 +36,14 @@ def record(ts: int, *changes: TableChange) -> DdlRecord:
     return DdlRecord(ts=Ts(ts), changes=changes)
 
 
-def applied(ts: int, error: str = "", *, retryable: bool = True) -> SchemaApplied:
+def applied(ts: int, error: str = "", *, retryable: bool = True) -> Answered[None]:
+    """About the tables that the sink was asked for last."""
     told = RunningError(code="SinkConflict", message=error, retryable=retryable) if error else None
-    return SchemaApplied(FEED, Ts(ts), told)
+    return Answered(FEED, ApplySchema(DdlRecord(ts=Ts(ts))), error=told)
 
 
 def asked(cluster: SmallCluster) -> list[int]:
-    return [effect.record.ts for effect in cluster.schemas]
+    return [question.record.ts for question in cluster.schemas]
 
 
 def at(cluster: SmallCluster) -> list[int]:

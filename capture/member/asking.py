@@ -1,0 +1,99 @@
+"""Asking: has the owner's questions answered by the data plane, and gives it one ``Answered`` for each ``Ask``.
+
+Here is all that questions have in common: of one subject, one question of a type is under way at a time; whatever goes
+wrong is an answer, never a crash of the membership; and the owner hears by the deadline, even if a source or a sink
+hangs. What is over its deadline counts as under way until it ends, so it holds one thread and not one more each time it
+is asked again. Its result is dropped: the owner asks again, and every question is safe to ask again.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from agent.running_error import running_error
+from capture.errors import StillRunningError
+from capture.security.secrets import mask
+from reactor.errors import WeirError
+from reactor.questions import A, Answered, Ask
+from reactor.records.changefeed import RunningError
+
+Post = Callable[[Answered[Any]], None]
+
+_log = structlog.get_logger()
+
+
+class Answers(Protocol):
+    """The data plane as the owner sees it."""
+
+    async def answer(self, ask: Ask[A]) -> A:
+        """:raises Exception: whatever goes wrong; the owner decides what follows."""
+        ...
+
+
+class Asking:
+    """For one membership, in whose ``tasks`` the questions are answered."""
+
+    def __init__(self, data_plane: Answers, tasks: TaskGroup) -> None:
+        self._data_plane = data_plane
+        self._tasks = tasks
+        self._under_way: set[Hashable] = set()
+
+    def ask(self, ask: Ask[Any], post: Post) -> None:
+        """Answer to ``post``, later."""
+        subject = ask.changefeed, ask.info.created_at, type(ask.question), ask.question.subject
+        pending = _Pending(ask, post)
+        if subject in self._under_way:
+            pending.fail(StillRunningError("it has not answered the last time yet; it is asked again"))
+            return
+        self._under_way.add(subject)
+        self._tasks.start_soon(self._answer, pending, subject, name=f"question {type(ask.question).__name__}")
+        self._tasks.start_soon(pending.watch, name="deadline of a question")
+
+    async def _answer(self, pending: "_Pending", subject: Hashable) -> None:
+        try:
+            pending.succeed(await self._data_plane.answer(pending.ask))
+        except Exception as error:  # asked again by the owner, whatever it was
+            pending.fail(error)
+        finally:
+            self._under_way.discard(subject)
+            pending.ended.set()
+
+
+class _Pending:
+    """One question until the owner has its answer."""
+
+    def __init__(self, ask: Ask[Any], post: Post) -> None:
+        self.ask = ask
+        self.ended = anyio.Event()
+        self._post: Post | None = post
+
+    async def watch(self) -> None:
+        deadline_s = self.ask.question.deadline_s
+        with anyio.move_on_after(deadline_s):
+            await self.ended.wait()
+        if not self.ended.is_set():
+            self.fail(StillRunningError(f"it has not answered for {deadline_s:.0f} s; it is asked again"))
+
+    def succeed(self, answer: object) -> None:
+        self._say(answer=answer)
+
+    def fail(self, error: Exception) -> None:
+        self._say(error=_running_error(error, self.ask))
+
+    def _say(self, *, answer: object = None, error: RunningError | None = None) -> None:
+        post, self._post = self._post, None
+        if post is not None:
+            post(Answered(self.ask.changefeed, self.ask.question, answer, error))
+
+
+def _running_error(error: Exception, ask: Ask[Any]) -> RunningError:
+    """What we did not raise ourselves is a bug: it goes to the log with its traceback."""
+    question = type(ask.question).__name__
+    if isinstance(error, WeirError):
+        _log.warning("a question is not answered", changefeed=ask.changefeed, question=question, error=str(error))
+        return running_error(error)
+    _log.error("a question is not answered", changefeed=ask.changefeed, question=question, exc_info=error)
+    return RunningError(code="Internal", message=f"{type(error).__name__}: {mask(str(error))}")
