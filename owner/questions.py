@@ -5,11 +5,19 @@ handler in ``capture.member.member_data_plane``.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 from reactor.ids import TableSpan, Ts
-from reactor.questions import Question
+from reactor.questions import Answered, Question
 from reactor.records.changefeed import DdlRecord, TableRecord
+
+
+class Asks(Protocol):
+    """A machine that asks questions."""
+
+    def handle_answer(self, answer: Answered[Any]) -> None:
+        """Take the answer, if it is one to a question of this machine that still matters."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

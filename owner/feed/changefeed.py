@@ -8,7 +8,7 @@ stops it takes a tick of its own. Whatever fails in here fails this changefeed (
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from owner.errors import JobRefusedError
 from owner.feed import amendment, retention
@@ -26,6 +26,7 @@ from owner.jobs import Repartition, Update
 from owner.progress import barrier, processor_reports, watermark
 from owner.progress.barrier import Hold, Limits
 from owner.progress.facts import Facts, World
+from owner.questions import Asks
 from owner.scheduler.coordinator import Identity
 from owner.settings import OwnerSettings
 from owner.tables import repartition, schema_changes
@@ -48,14 +49,6 @@ class Site:
     owner_revision: int
     cluster: str
     namespace: str
-
-
-class Asks(Protocol):
-    """A machine that asks questions."""
-
-    def handle_answer(self, answer: Answered[Any]) -> None:
-        """Take the answer, if it is one to a question of this machine that still matters."""
-        ...
 
 
 class Changefeed:
@@ -104,14 +97,10 @@ class Changefeed:
         self._errors.append(running_error(error, self._site.capture, time=self._wall(now)))
 
     def handle_answer(self, answer: Answered[Any]) -> None:
-        """What the data plane says; each machine takes the answers to its own questions. What a run asked for concerns
-        nobody when that is over."""
-        machines: list[Asks] = [self.clean_up, self.removal]
-        if self.run is not None:
-            machines += [self.run.repartitions, self.run.schemas]
-        if self.sync_points is not None:
-            machines.append(self.sync_points)
-        for machine in machines:
+        """What the data plane says, to every machine that asks. What a run asked for concerns nobody when it is over."""
+        of_run: list[Asks] = [self.run.repartitions, self.run.schemas] if self.run else []
+        of_run += [self.sync_points] if self.sync_points else []
+        for machine in [self.clean_up, self.removal, *of_run]:
             machine.handle_answer(answer)
 
     def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
