@@ -97,10 +97,11 @@ class Changefeed:
         self._errors.append(running_error(error, self._site.capture, time=self._wall(now)))
 
     def handle_answer(self, answer: Answered[Any]) -> None:
-        """What the data plane says, to every machine that asks. What a run asked for concerns nobody when it is over."""
-        of_run: list[Asks] = [self.run.repartitions, self.run.schemas] if self.run else []
-        of_run += [self.sync_points] if self.sync_points else []
-        for machine in [self.clean_up, self.removal, *of_run]:
+        """What the data plane says, to each machine that asks. What a run asked for concerns nobody when it is over."""
+        machines: list[Asks] = [self.clean_up, self.removal]
+        machines += [self.run.repartitions, self.run.schemas] if self.run else []
+        machines += [self.sync_points] if self.sync_points else []
+        for machine in machines:
             machine.handle_answer(answer)
 
     def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
