@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STANDING = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
 
 
-class Operations(Protocol):
+class OwnerJobs(Protocol):
     """Where the owner is asked: the part of ``capture.member.cluster_service`` that an amendment needs."""
 
     async def ask(self, job: jobs.Job) -> Any: ...
@@ -35,7 +35,7 @@ class Operations(Protocol):
 
 
 async def update(
-    operations: Operations, data_plane: "DataPlane", info: ChangefeedInfo, asked: views.ChangefeedUpdate
+    operations: OwnerJobs, data_plane: "DataPlane", info: ChangefeedInfo, asked: views.ChangefeedUpdate
 ) -> views.UpdateView:
     """:raises WeirError: the state does not allow it, or source or sink say why it cannot be."""
     source = _resealed(data_plane, info.source, asked.source_uri)
@@ -62,7 +62,7 @@ async def update(
     )
 
 
-async def rewind(operations: Operations, data_plane: "DataPlane", info: ChangefeedInfo, ts: Ts) -> views.RewindView:
+async def rewind(operations: OwnerJobs, data_plane: "DataPlane", info: ChangefeedInfo, ts: Ts) -> views.RewindView:
     """:raises WeirError: the state or the log does not allow it, or it would have no effect."""
     unit = operations.unit_of(info.id)
     starts: tuple[views.TablePosition, ...] = ()
@@ -77,7 +77,7 @@ async def _check(
     info: ChangefeedInfo,
     source: SealedUri | None,
     sink: SealedUri | None,
-    operations: Operations,
+    operations: OwnerJobs,
 ) -> None:
     after = info.with_(source=source or info.source, sink=sink or info.sink)
     unit = operations.unit_of(info.id)

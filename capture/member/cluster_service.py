@@ -47,7 +47,7 @@ _NO_JOB = ""
 _log = structlog.get_logger()
 
 
-class Candidacy(Protocol):
+class PresentCandidacy(Protocol):
     """The candidacy of this capture, elected or not."""
 
     @property
@@ -56,7 +56,7 @@ class Candidacy(Protocol):
     async def submit(self, job: jobs.Job) -> Any: ...
 
 
-class Membership(Protocol):
+class PresentMembership(Protocol):
     """The present membership."""
 
     @property
@@ -69,7 +69,7 @@ class Membership(Protocol):
     def state(self) -> ClusterState: ...
 
     @property
-    def candidacy(self) -> Candidacy: ...
+    def candidacy(self) -> PresentCandidacy: ...
 
 
 class CaptureState(Protocol):
@@ -82,7 +82,7 @@ class CaptureState(Protocol):
     def data_plane(self) -> "DataPlane": ...
 
     @property
-    def life(self) -> Membership | None: ...
+    def life(self) -> PresentMembership | None: ...
 
     @property
     def has_lived(self) -> bool:
@@ -173,7 +173,7 @@ class ClusterService:
             raise _exists(changefeed)
         return (await self._first_view(changefeed)).model_copy(update={"notices": notices})
 
-    async def _check_absent(self, life: "Membership", info_key: str, changefeed: ChangefeedId) -> int:
+    async def _check_absent(self, life: "PresentMembership", info_key: str, changefeed: ChangefeedId) -> int:
         """The store's revision. :raises ChangefeedExistsError: the id is taken."""
         found = await life.client.get_prefix(info_key)
         if any(item.key == info_key for item in found.items):
@@ -307,7 +307,7 @@ class ClusterService:
         raise OwnerNotFoundError(f"changefeed {changefeed} is stored, but the owner has not taken it up yet; query it")
 
     @property
-    def _life(self) -> Membership:
+    def _life(self) -> PresentMembership:
         if self._capture.life is None:
             raise OwnerNotFoundError(f"{self._absence}; try again in a few seconds")
         return self._capture.life

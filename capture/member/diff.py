@@ -34,7 +34,7 @@ _HOLD_S = 600.0
 Waiting = dict[int, views.TableDiff]
 
 
-class Operations(Protocol):
+class OwnerQueries(Protocol):
     """Where the owner is asked: the part of ``capture.member.cluster_service`` that a comparison needs."""
 
     async def ask(self, job: jobs.Job) -> Any: ...
@@ -46,7 +46,7 @@ class Operations(Protocol):
     def head_of(self, changefeed_id: str) -> LogHead: ...
 
 
-async def compare(operations: Operations, data_plane: "DataPlane", info: ChangefeedInfo) -> list[views.TableDiff]:
+async def compare(operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo) -> list[views.TableDiff]:
     """Table by table.
 
     :raises JobRefusedError: the changefeed is not replicating, or its tables are not known in time.
@@ -65,7 +65,7 @@ async def compare(operations: Operations, data_plane: "DataPlane", info: Changef
 
 
 async def _attempt(
-    operations: Operations, data_plane: "DataPlane", info: ChangefeedInfo, waiting: Waiting
+    operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, waiting: Waiting
 ) -> Sequence[views.TableDiff] | None:
     """The tables that could be compared; None: they were not at one Ts. ``waiting`` gets those that do not come."""
     waiting.update(await _held(operations, info.id))
@@ -91,7 +91,7 @@ async def _attempt(
 
 
 async def _read(
-    operations: Operations, changefeed: ChangefeedId, snapshot: "Comparison", tables: Sequence[TableRecord]
+    operations: OwnerQueries, changefeed: ChangefeedId, snapshot: "Comparison", tables: Sequence[TableRecord]
 ) -> list[views.TableDiff] | None:
     """What differs only counts if the sink did not move all the time."""
     if not tables:
@@ -102,7 +102,7 @@ async def _read(
     return found if await operations.ask(jobs.Release("", changefeed)) == snapshot.ts else None
 
 
-async def _begin(operations: Operations, info: ChangefeedInfo) -> None:
+async def _begin(operations: OwnerQueries, info: ChangefeedInfo) -> None:
     """Until the tables are in the sink; there may be none."""
     with anyio.move_on_after(arrival.REACH_TIMEOUT_S):
         while True:
@@ -114,7 +114,7 @@ async def _begin(operations: Operations, info: ChangefeedInfo) -> None:
     raise JobRefusedError(f"{info.id} does not follow its source yet ({view.blocked_by}); compare when it does")
 
 
-def _tables(operations: Operations, changefeed: ChangefeedId) -> tuple[TableRecord, ...]:
+def _tables(operations: OwnerQueries, changefeed: ChangefeedId) -> tuple[TableRecord, ...]:
     """Those that are replicated, whatever else the filter would let in."""
     unit = operations.unit_of(changefeed)
     return tuple(sorted(unit.tables, key=lambda table: (table.schema_name, table.name))) if unit else ()
@@ -128,13 +128,13 @@ def _without(tables: Sequence[TableRecord], waiting: Collection[int]) -> tuple[T
     return tuple(table for table in tables if table.table_id not in waiting)
 
 
-async def _held(operations: Operations, changefeed: ChangefeedId) -> Waiting:
+async def _held(operations: OwnerQueries, changefeed: ChangefeedId) -> Waiting:
     """The held tables, as they are shown."""
     view = await operations.query(changefeed)
     return {table.table_id: arrival.shown(table, view, 0) for table in view.tables if table.held is not None}
 
 
-async def _hold(operations: Operations, changefeed: ChangefeedId) -> Ts:
+async def _hold(operations: OwnerQueries, changefeed: ChangefeedId) -> Ts:
     """Hold where the log is now; a span that is already past it means that the log has moved on: look again."""
     for _ in range(_ATTEMPTS):
         ts = operations.head_of(changefeed).resolved_ts
@@ -149,7 +149,7 @@ async def _hold(operations: Operations, changefeed: ChangefeedId) -> Ts:
     return ts
 
 
-async def _stand_at(operations: Operations, changefeed: ChangefeedId, ts: Ts, ids: Collection[int]) -> bool:
+async def _stand_at(operations: OwnerQueries, changefeed: ChangefeedId, ts: Ts, ids: Collection[int]) -> bool:
     """Each of the tables flows, and each of its spans is exactly at ``ts``."""
     view = await arrival.running(operations, changefeed)
     flowing = {table.table_id: table.spans for table in view.tables if table.held is None and table.spans}

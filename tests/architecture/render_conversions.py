@@ -11,7 +11,7 @@ from agent.rows.schema_change import Refused
 from agent.sources.mysql.decode import type_names
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping.retyping import conversion
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "conversions.md"
 BEGIN, END = "<!-- table: tests/architecture/render_conversions.py -->", "<!-- end of the table -->"
@@ -49,7 +49,7 @@ COLUMNS: Final = (
     _column(FieldType.GEOMETRY, 4),
     _column(FieldType.STRING, 16, "uuid", collation=_BYTES),
 )
-_TERMS: Final = {is_mariadb: Terms(is_mariadb, 0, "+00:00") for is_mariadb in (True, False)}
+_TERMS: Final = {is_mariadb: RetypeTerms(is_mariadb, 0, "+00:00") for is_mariadb in (True, False)}
 
 
 def _cell(before: Column, after: Column) -> str:

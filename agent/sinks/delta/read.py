@@ -20,7 +20,7 @@ from agent.rows.unify import after_truncate
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import storage_errors
-from agent.sinks.delta.table.place import Owner, TablePlace
+from agent.sinks.delta.table.place import TableOwner, TablePlace
 from reactor.records.changefeed import SinkMode
 
 _OF_KIND = {"insert": INSERT, "update_postimage": UPDATE, "delete": DELETE, "truncate": TRUNCATE, "update_preimage": 0}
@@ -36,7 +36,7 @@ def read_rows(
     """
     table = place.opened()
     wanted = delta_schema.delta_schema(arrow)
-    owner = Owner.of(table)
+    owner = TableOwner.of(table)
     with storage_errors(place, "read"):
         if owner is not None and owner.mode == SinkMode.CHANGELOG:
             yield from _folded(table, schema, wanted, key).to_batches()

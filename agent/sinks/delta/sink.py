@@ -45,7 +45,7 @@ from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import away_error, storage_error
 from agent.sinks.delta.table.files import TRUNCATION, DataFile
 from agent.sinks.delta.table.lake import Lake
-from agent.sinks.delta.table.place import Owner, TablePlace
+from agent.sinks.delta.table.place import TableOwner, TablePlace
 from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import merge
 from agent.sinks.uri import SinkUri
@@ -79,7 +79,7 @@ class DeltaSink:
         self._uri = uri
         self._options = options
         self._lake = Lake(uri.location, uri.is_local, options)
-        self._owner = Owner(changefeed, mode)
+        self._owner = TableOwner(changefeed, mode)
 
     keeps_record = True
 

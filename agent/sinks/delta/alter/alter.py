@@ -13,7 +13,7 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from agent.sinks.delta.alter import steps
 from agent.sinks.delta.table.lake import Lake
-from agent.sinks.delta.table.place import Owner, TablePlace
+from agent.sinks.delta.table.place import TableOwner, TablePlace
 from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
 
 Load = Callable[[TableRecord, TableSchema, pa.Schema, Sequence[StagedFile]], None]
@@ -22,7 +22,7 @@ Load = Callable[[TableRecord, TableSchema, pa.Schema, Sequence[StagedFile]], Non
 class Alterer:
     """For tables of one ``owner``. ``load``: that of ``Sink``."""
 
-    def __init__(self, lake: Lake, owner: Owner, load: Load) -> None:
+    def __init__(self, lake: Lake, owner: TableOwner, load: Load) -> None:
         self._lake = lake
         self._owner = owner
         self._load = load

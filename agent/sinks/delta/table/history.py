@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from agent.errors import NEW_SNAPSHOT, TableForeignError
 from agent.sinks.delta.table.errors import storage_errors
-from agent.sinks.delta.table.place import OWNER, SEEN, Owner, TablePlace, arrow_schema
+from agent.sinks.delta.table.place import OWNER, SEEN, TableOwner, TablePlace, arrow_schema
 
 Action = Mapping[str, Any]
 
@@ -163,7 +163,7 @@ def _has_same_columns(place: TablePlace, version: int) -> bool:
         then = DeltaTable(place.location, version=version, storage_options=place.options or None)
     except DeltaError:
         return False
-    is_same = then.metadata().id == now.metadata().id and Owner.of(then) == Owner.of(now)
+    is_same = then.metadata().id == now.metadata().id and TableOwner.of(then) == TableOwner.of(now)
     is_cut_alike = then.metadata().partition_columns == now.metadata().partition_columns
     return is_same and is_cut_alike and arrow_schema(then).equals(arrow_schema(now))
 

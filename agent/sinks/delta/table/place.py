@@ -128,7 +128,7 @@ class TablePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class TableOwner:
     """Who writes a table, and how."""
 
     changefeed: str
@@ -138,7 +138,7 @@ class Owner:
         return json.dumps({OWNER: {"changefeed": self.changefeed, "mode": self.mode.value}})
 
     @classmethod
-    def of(cls, table: DeltaTable) -> "Owner | None":
+    def of(cls, table: DeltaTable) -> "TableOwner | None":
         """None when the table is not Weir's."""
         try:
             told = json.loads(table.metadata().description)[OWNER]
@@ -148,7 +148,7 @@ class Owner:
 
     def refuse_foreign(self, table: DeltaTable, place: TablePlace) -> None:
         """:raises TableForeignError: the table is not this owner's."""
-        owner = Owner.of(table)
+        owner = TableOwner.of(table)
         if owner is None:
             raise TableForeignError(f"{place} holds a Delta table that is not Weir's; choose another sink directory")
         if owner.changefeed != self.changefeed:

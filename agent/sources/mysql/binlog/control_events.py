@@ -29,7 +29,7 @@ from agent.sources.mysql.ddl import statements
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.parser import sql_text
 from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
-from agent.sources.mysql.ddl.statements import Kind
+from agent.sources.mysql.ddl.statements import StatementKind
 from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position.positions import FIRST_POSITION, BinlogPosition, unpack
@@ -157,25 +157,25 @@ class RareEvents:
             self._begin(arena, at, wire.read_u32(arena.data, at) * 1_000_000)
         statement = sql_text.plain(query.statement)
         match statements.kind(statement):
-            case Kind.SAVEPOINT:
+            case StatementKind.SAVEPOINT:
                 self.dropping.set_savepoint(statements.savepoint(statement))
-            case Kind.ROLLBACK_TO:
+            case StatementKind.ROLLBACK_TO:
                 self.dropping.roll_back_to(statements.savepoint(statement), arena)
-            case Kind.ROLLBACK:
+            case StatementKind.ROLLBACK:
                 self.dropping.drop(0, arena)
                 self.finish()
-            case Kind.COMMIT:
+            case StatementKind.COMMIT:
                 self.finish()
-            case Kind.XA_BEGIN:
+            case StatementKind.XA_BEGIN:
                 state[txn.IN_TXN], state[txn.PREPARES] = txn.BEGUN, not self._committing
-            case Kind.XA_COMMIT:
+            case StatementKind.XA_COMMIT:
                 return self._commit_prepared(statements.xa_name(statement), arena)
-            case Kind.XA_ROLLBACK:
+            case StatementKind.XA_ROLLBACK:
                 self._finish_prepared(statements.xa_name(statement))
-            case Kind.WRITE:
+            case StatementKind.WRITE:
                 self._hold_written(query)
-            case Kind.TRUNCATE | Kind.DDL as kind if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
-                if kind is Kind.DDL or not self._record_truncate(statement, query.database, arena, at):
+            case StatementKind.TRUNCATE | StatementKind.DDL as kind if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
+                if kind is StatementKind.DDL or not self._record_truncate(statement, query.database, arena, at):
                     self._record_ddl(query, second=wire.read_u32(arena.data, at))
         if state[txn.IN_TXN] == txn.GROUP:
             self.finish()

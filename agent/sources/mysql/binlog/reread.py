@@ -257,4 +257,4 @@ def _prepares(event: Event) -> str:
         return ""
     length = int.from_bytes(start[wire.LENGTH_AT : wire.POSITION_AT], "little")
     statement = events.parse_query(bytes(start[wire.HEADER_BYTES : min(length, count)])).statement
-    return statements.xa_name(statement) if statements.kind(statement) is statements.Kind.XA_BEGIN else ""
+    return statements.xa_name(statement) if statements.kind(statement) is statements.StatementKind.XA_BEGIN else ""

@@ -8,18 +8,18 @@ from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import shadows
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.ddl.shadows import NOTHING
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 from reactor.records.changefeed import SchemaChangeKind, TableChange
 
 
 @dataclass(slots=True)
-class Changes:
+class ChangingTables:
     """``before``: tables by id, None where they were none of ours. ``columns``: how theirs have moved since."""
 
     known: KnownTables
     before: dict[int, KnownTable | None] = field(default_factory=dict)
     columns: dict[int, Columns] = field(default_factory=dict)
-    terms: dict[int, Terms] = field(default_factory=dict)
+    terms: dict[int, RetypeTerms] = field(default_factory=dict)
 
     def touch(self, table: KnownTable) -> None:
         """Before it is changed."""
@@ -30,7 +30,7 @@ class Changes:
         self.before.setdefault(table.record.table_id, None)
         self.known.put(table)
 
-    def put(self, table: KnownTable, columns: Columns, terms: Terms) -> None:
+    def put(self, table: KnownTable, columns: Columns, terms: RetypeTerms) -> None:
         """It is another than it was; ``terms``: on which its values became those of other types."""
         number = table.record.table_id
         self.terms[number] = terms

@@ -22,7 +22,7 @@ from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping import texts as retyping_texts
 from agent.sources.mysql.retyping.numbers import UnfitError
 from agent.sources.mysql.retyping.retyping import conversion
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 from agent.sources.mysql.values import moments
 from agent.sources.mysql.values.implicit import BYTES, NAMED_ZERO, ZERO, implicit_text
 from agent.sources.mysql.values.session import Session
@@ -71,7 +71,7 @@ def of_new_column(
         value = constants.value_of(default, column)
         if value is None:
             return UNTOLD if is_required(definition) else None
-        return _stored(value, column, Terms(is_mariadb, session.sql_mode, session.time_zone))
+        return _stored(value, column, RetypeTerms(is_mariadb, session.sql_mode, session.time_zone))
     except (constants.NotConstantError, UnfitError, DecodeError, ArithmeticError):
         return UNTOLD
 
@@ -107,7 +107,7 @@ def _today(column: Column, session: Session) -> str | _Untold:
     return now.astimezone(session.zone).date().isoformat()
 
 
-def _stored(value: constants.Value, column: Column, terms: Terms) -> str | _Untold:
+def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _Untold:
     """A constant as the column takes it in."""
     if isinstance(value, bytes) and column.type_id in _NUMBERS:
         value = constants.number_of_bytes(value)
@@ -126,7 +126,7 @@ def _stored(value: constants.Value, column: Column, terms: Terms) -> str | _Unto
     return _converted(value, column, terms)
 
 
-def _converted(value: constants.Value, column: Column, terms: Terms) -> str | _Untold:
+def _converted(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _Untold:
     """As a column of the constant's own type would be converted."""
     source = constants.source_of(value)
     found = conversion(source, column, replace(terms, zero_dates=ZeroDates.STRING))
@@ -145,7 +145,7 @@ def _converted(value: constants.Value, column: Column, terms: Terms) -> str | _U
     return str(stored)
 
 
-def _moment(value: constants.Value, column: Column, terms: Terms) -> str | _Untold:
+def _moment(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _Untold:
     """Numbers are read like texts, but for 0."""
     if value == 0 and column.type_id != FieldType.TIME2:
         return ZERO[FieldType(column.type_id)]
@@ -159,7 +159,7 @@ def _moment(value: constants.Value, column: Column, terms: Terms) -> str | _Unto
     return _in_utc(text, terms) if column.type_id == FieldType.TIMESTAMP2 else text
 
 
-def _in_utc(text: str, terms: Terms) -> str | _Untold:
+def _in_utc(text: str, terms: RetypeTerms) -> str | _Untold:
     """A text of a ``timestamp`` is a moment of the session's time zone."""
     parts = moments.parse(text)
     moment = moments.moment_of(parts) if parts else None

@@ -20,7 +20,7 @@ from agent.rows.schema import Dialect, TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import shadows
-from agent.sources.mysql.ddl.changing import Changes
+from agent.sources.mysql.ddl.changing import ChangingTables
 from agent.sources.mysql.ddl.copies import Copies, by_name
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.likeness import is_like, is_open, key_of
@@ -41,7 +41,7 @@ from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.ddl.shadows import Shadow
 from agent.sources.mysql.ddl.surroundings import Server
 from agent.sources.mysql.decode.table_ids import table_id
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 from agent.sources.mysql.values.session import SYSTEM, Session
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, TableRecord
@@ -64,7 +64,7 @@ class Interpreter:
         self._server = server
         self._copies = Copies(known)
         #: of the statement at hand
-        self._changes = Changes(known)
+        self._changes = ChangingTables(known)
         #: ids of tables that were held when they went
         self._burnt: set[int] = set()
 
@@ -73,7 +73,7 @@ class Interpreter:
 
         :raises SourceError: the server cannot be asked.
         """
-        self._changes = Changes(self._known)
+        self._changes = ChangingTables(self._known)
         self._ask_collations(event)
         for edit in parse.parse_ddl(
             event.statement,
@@ -92,7 +92,7 @@ class Interpreter:
 
     def hold(self, names: Iterable[Name], reason: str, ts: Ts) -> DdlRecord | None:
         """Tables that cannot be followed from ``ts`` on, for what the log says itself."""
-        self._changes = Changes(self._known)
+        self._changes = ChangingTables(self._known)
         for name in names:
             self._hold(name, reason)
         return self._record(ts, "")
@@ -249,7 +249,7 @@ class Interpreter:
             return
         columns = shadow.columns if shadow else by_name(table.schema, schema)
         untold = shadow.untold if shadow else columns.added
-        self._put(table, schema, shadows.limited(columns, schema), Terms(self._server.is_mariadb))
+        self._put(table, schema, shadows.limited(columns, schema), RetypeTerms(self._server.is_mariadb))
         if doubt := self._doubt(schema, shadow, untold, table.schema):
             self._hold(name, doubt)
 
@@ -324,12 +324,12 @@ class Interpreter:
             if leaves_open:
                 self._hold(name, _unreadable(event))
 
-    def _terms(self, event: DdlEvent) -> Terms:
+    def _terms(self, event: DdlEvent) -> RetypeTerms:
         """On which the statement gives columns other types."""
         session = self._session(event)
-        return Terms(self._server.is_mariadb, session.sql_mode, session.time_zone)
+        return RetypeTerms(self._server.is_mariadb, session.sql_mode, session.time_zone)
 
-    def _put(self, table: KnownTable, schema: TableSchema, columns: Columns, terms: Terms) -> None:
+    def _put(self, table: KnownTable, schema: TableSchema, columns: Columns, terms: RetypeTerms) -> None:
         self._changes.touch(table)
         record = table.record.with_(key=key_of(table.record.key, schema.key))
         self._changes.put(KnownTable(record, self._ours(schema, record)), columns, terms)

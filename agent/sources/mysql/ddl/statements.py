@@ -23,7 +23,7 @@ _FILLING: Final = frozenset({"OR", "REPLACE", "UNIQUE", "FULLTEXT", "SPATIAL", "
 _CONCERNED: Final = frozenset({"TABLE", "TABLES", "INDEX", "DATABASE", "SCHEMA"})
 
 
-class Kind(Enum):
+class StatementKind(Enum):
     OTHER = auto()
     #: defines, changes or removes tables, their indexes, or databases
     DDL = auto()
@@ -40,27 +40,27 @@ class Kind(Enum):
     XA_ROLLBACK = auto()
 
 
-def kind(statement: str) -> Kind:
+def kind(statement: str) -> StatementKind:
     """``statement`` without comments: see ``sql_text.plain``."""
     words = [token.word for token in islice(tokens(statement), _WORDS_MAX)]
     match words:
         case ["SAVEPOINT", *_]:
-            return Kind.SAVEPOINT
+            return StatementKind.SAVEPOINT
         case ["ROLLBACK", "TO", *_]:
-            return Kind.ROLLBACK_TO
+            return StatementKind.ROLLBACK_TO
         case ["ROLLBACK", *_]:
-            return Kind.ROLLBACK
+            return StatementKind.ROLLBACK
         case ["COMMIT", *_]:
-            return Kind.COMMIT
+            return StatementKind.COMMIT
         case ["XA", verb, *_]:
-            return _XA.get(verb, Kind.OTHER)
+            return _XA.get(verb, StatementKind.OTHER)
         case ["TRUNCATE", *_]:
-            return Kind.TRUNCATE
+            return StatementKind.TRUNCATE
         case [verb, *rest] if verb in _DEFINING:
-            return Kind.DDL if _is_concerned(rest) else Kind.OTHER
+            return StatementKind.DDL if _is_concerned(rest) else StatementKind.OTHER
         case [verb, *_] if verb in _WRITING:
-            return Kind.WRITE
-    return Kind.OTHER
+            return StatementKind.WRITE
+    return StatementKind.OTHER
 
 
 def truncated_table(statement: str, database: str) -> Name | None:
@@ -100,9 +100,9 @@ def _table(cursor: Cursor, database: str) -> Name | None:
 
 
 _XA: Final = {
-    "START": Kind.XA_BEGIN,
-    "BEGIN": Kind.XA_BEGIN,
-    "END": Kind.XA_END,
-    "COMMIT": Kind.XA_COMMIT,
-    "ROLLBACK": Kind.XA_ROLLBACK,
+    "START": StatementKind.XA_BEGIN,
+    "BEGIN": StatementKind.XA_BEGIN,
+    "END": StatementKind.XA_END,
+    "COMMIT": StatementKind.XA_COMMIT,
+    "ROLLBACK": StatementKind.XA_ROLLBACK,
 }

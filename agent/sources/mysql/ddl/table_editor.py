@@ -25,7 +25,7 @@ from agent.sources.mysql.ddl.parser.alterations import (
     RenameColumn,
     Unread,
 )
-from agent.sources.mysql.ddl.parser.column_types import Surroundings, column_of
+from agent.sources.mysql.ddl.parser.column_types import DefinitionContext, column_of
 from agent.sources.mysql.ddl.parser.cursor import UnreadableError
 from agent.sources.mysql.ddl.parser.definitions import FIRST, Definition
 from agent.sources.mysql.ddl.parser.type_words import TypeWords
@@ -55,7 +55,7 @@ class TableEditor:
     places (``AFTER``) and keys go by new names.
     """
 
-    def __init__(self, schema: TableSchema, around: Surroundings) -> None:
+    def __init__(self, schema: TableSchema, around: DefinitionContext) -> None:
         self._before = schema
         self._around = around
         self._items = [_Item(column, column.name) for column in schema.columns]

@@ -21,7 +21,7 @@ from agent.rows.schema_change import Convert
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping import moments as clocks
 from agent.sources.mysql.retyping.numbers import UnfitError
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 from agent.sources.mysql.values import moments
 
 _STAMPS: Final = (FieldType.TIMESTAMP2, FieldType.TIMESTAMP)
@@ -39,7 +39,7 @@ class _Read:
     is_zero: npt.NDArray[np.bool_]
 
 
-def between(before: Column, after: Column, terms: Terms) -> Convert:
+def between(before: Column, after: Column, terms: RetypeTerms) -> Convert:
     """:raises UnfitError: it depends on what nobody knows."""
     digits, is_rounded = clocks.digits_of(after), terms.is_rounded
     if clocks.digits_of(before) <= digits or (terms.is_mariadb and after.type_id == FieldType.DATE):
@@ -60,7 +60,7 @@ def between(before: Column, after: Column, terms: Terms) -> Convert:
     return convert
 
 
-def _into_time(before: Column, after: Column, terms: Terms, *, is_rounded: bool) -> Convert:
+def _into_time(before: Column, after: Column, terms: RetypeTerms, *, is_rounded: bool) -> Convert:
     digits = clocks.digits_of(after)
     is_time = before.type_id == FieldType.TIME2
     zone = _zone(terms) if _is_stamp(before) else None
@@ -77,7 +77,7 @@ def _into_time(before: Column, after: Column, terms: Terms, *, is_rounded: bool)
     return convert
 
 
-def printed(before: Column, rest: Callable[[pa.Array], pa.Array], terms: Terms) -> Convert:
+def printed(before: Column, rest: Callable[[pa.Array], pa.Array], terms: RetypeTerms) -> Convert:
     """As text, and what ``rest`` makes of that."""
     if before.type_id == FieldType.TIME2:
         return rest
@@ -94,7 +94,7 @@ def printed(before: Column, rest: Callable[[pa.Array], pa.Array], terms: Terms) 
     return convert
 
 
-def numbered(before: Column, rest: Callable[[pa.Array], pa.Array], terms: Terms, *, is_whole: bool) -> Convert:
+def numbered(before: Column, rest: Callable[[pa.Array], pa.Array], terms: RetypeTerms, *, is_whole: bool) -> Convert:
     """As the number of its digits; ``is_whole``: without those behind the second."""
     zone = _zone(terms) if _is_stamp(before) else None
     is_rounded = not terms.is_mariadb
@@ -137,7 +137,7 @@ def _numbers(whole: Any, rest_us: Any, like: pa.Array, sign: Any) -> pa.Array:
     return pa.array(exact, pa.decimal128(26, 6))
 
 
-def from_numbers(after: Column, terms: Terms) -> Convert:
+def from_numbers(after: Column, terms: RetypeTerms) -> Convert:
     """Whole numbers that are written like dates. What is none becomes the zero date."""
     zone = _zone(terms) if _is_stamp(after) else None
 
@@ -149,7 +149,7 @@ def from_numbers(after: Column, terms: Terms) -> Convert:
     return convert
 
 
-def from_texts(after: Column, terms: Terms) -> Convert:
+def from_texts(after: Column, terms: RetypeTerms) -> Convert:
     """Texts that are dates in their usual spelling, or begin with a letter."""
     zone = _zone(terms) if _is_stamp(after) else None
     is_rounded = terms.is_rounded
@@ -163,7 +163,7 @@ def from_texts(after: Column, terms: Terms) -> Convert:
     return convert
 
 
-def times_from_texts(after: Column, terms: Terms) -> Convert:
+def times_from_texts(after: Column, terms: RetypeTerms) -> Convert:
     """Texts that are written as a column of times shows them."""
 
     def convert(values: pa.Array) -> pa.Array:
@@ -180,7 +180,7 @@ def times_from_texts(after: Column, terms: Terms) -> Convert:
 
 
 def _from_moments(
-    found: list[datetime | None], like: pa.Array, after: Column, terms: Terms, zone: tzinfo | None
+    found: list[datetime | None], like: pa.Array, after: Column, terms: RetypeTerms, zone: tzinfo | None
 ) -> pa.Array:
     """None is the zero date."""
     read = pa.array(found, clocks.MOMENT)
@@ -225,7 +225,7 @@ def _moment_of_text(text: str) -> datetime | None:
     raise UnfitError("a text that is not written as year-month-day")
 
 
-def _zone(terms: Terms) -> tzinfo:
+def _zone(terms: RetypeTerms) -> tzinfo:
     zone = terms.zone
     if zone is None:
         named = f"time zone {terms.time_zone}" if terms.time_zone else "time zone of the statement"
@@ -237,12 +237,12 @@ def _is_stamp(column: Column) -> bool:
     return column.type_id in _STAMPS
 
 
-def _refuse_nulls(values: pa.Array, terms: Terms) -> None:
+def _refuse_nulls(values: pa.Array, terms: RetypeTerms) -> None:
     if terms.zero_dates is ZeroDates.NULL and values.null_count:
         raise UnfitError("a NULL, which may be a date that no calendar has: see zero_dates")
 
 
-def _read(values: pa.Array, before: Column, terms: Terms, zone: tzinfo | None) -> _Read:
+def _read(values: pa.Array, before: Column, terms: RetypeTerms, zone: tzinfo | None) -> _Read:
     """``zone``: the session's, where its clocks count."""
     is_zero = np.zeros(len(values), np.bool_)
     if terms.zero_dates is ZeroDates.STRING:
@@ -259,7 +259,7 @@ def _utc(values: pa.Array) -> pa.Array:
     return values.cast(pa.int64()).cast(pa.timestamp("us", "UTC"))
 
 
-def _written(micros: Any, read: _Read, after: Column, terms: Terms, zone: tzinfo | None) -> pa.Array:
+def _written(micros: Any, read: _Read, after: Column, terms: RetypeTerms, zone: tzinfo | None) -> pa.Array:
     """``zone``: the session's, where its clocks count."""
     is_late = (micros >= _END_US) & np.asarray(read.values.is_valid())
     if terms.is_mariadb and is_late.any():
@@ -279,7 +279,7 @@ def _written(micros: Any, read: _Read, after: Column, terms: Terms, zone: tzinfo
     return _with_zeros(moment, is_zero, after, terms)
 
 
-def _with_zeros(moment: pa.Array, is_zero: Any, after: Column, terms: Terms) -> pa.Array:
+def _with_zeros(moment: pa.Array, is_zero: Any, after: Column, terms: RetypeTerms) -> pa.Array:
     if terms.zero_dates is ZeroDates.STRICT and is_zero.any():
         raise UnfitError("the server has made it a date that no calendar has")
     if terms.zero_dates is not ZeroDates.STRING:

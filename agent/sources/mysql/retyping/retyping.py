@@ -26,7 +26,7 @@ from agent.sources.mysql.retyping import texts as retyping_texts
 from agent.sources.mysql.retyping import values as retyping_values
 from agent.sources.mysql.retyping.families import TEMPORAL, Family, family_of, is_same
 from agent.sources.mysql.retyping.numbers import UnfitError
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 from agent.sources.mysql.retyping.values import Scalar
 from agent.sources.mysql.values import fills
 from agent.sources.mysql.values.implicit import implicit_text
@@ -39,7 +39,7 @@ def conversions(
 ) -> dict[str, Conversion]:
     """See ``agent.sources.registry.conversions``; nothing where the record has no context, as it was before there was
     one."""
-    terms = Terms.from_context(context, after.zero_dates)
+    terms = RetypeTerms.from_context(context, after.zero_dates)
     if terms is None:
         return {}
     old = {column.name: column for column in before.columns}
@@ -47,7 +47,7 @@ def conversions(
     return {name: conversion(old[origin], new[name], terms) for name, origin in origins.items() if origin in old}
 
 
-def conversion(before: Column, after: Column, terms: Terms) -> Conversion:
+def conversion(before: Column, after: Column, terms: RetypeTerms) -> Conversion:
     """``terms``: of the statement that made the one of the other."""
     found = _conversion(before, after, terms)
     if isinstance(found, Refused) or not (after.name in terms.required and not terms.is_strict):
@@ -55,7 +55,7 @@ def conversion(before: Column, after: Column, terms: Terms) -> Conversion:
     return _without_nulls(after, found.convert if isinstance(found, Exact) else None, terms)
 
 
-def _conversion(before: Column, after: Column, terms: Terms) -> Conversion:
+def _conversion(before: Column, after: Column, terms: RetypeTerms) -> Conversion:
     old, new = family_of(before), family_of(after)
     if is_same(before, after):
         return None
@@ -74,7 +74,7 @@ def _conversion(before: Column, after: Column, terms: Terms) -> Conversion:
     return Exact(_named(lambda values: _mapped(values, scalar, _arrow(after, terms)), before, after))
 
 
-def _arrow(column: Column, terms: Terms) -> pa.DataType:
+def _arrow(column: Column, terms: RetypeTerms) -> pa.DataType:
     return types.arrow_type(column, zero_dates=terms.zero_dates)
 
 
@@ -105,7 +105,7 @@ def _mapped(values: pa.Array, scalar: Scalar, arrow: pa.DataType) -> pa.Array:
     return pa.array(found, arrow).take(encoded.indices)
 
 
-def _without_nulls(after: Column, convert: Convert | None, terms: Terms) -> Conversion:
+def _without_nulls(after: Column, convert: Convert | None, terms: RetypeTerms) -> Conversion:
     """NOT NULL for the first time: a lax server writes the type's zero."""
     schema = TableSchema(0, "", "", (after,), zero_dates=terms.zero_dates)
     text = "" if after.type_id == FieldType.ENUM else implicit_text(after)
@@ -126,7 +126,7 @@ def _without_nulls(after: Column, convert: Convert | None, terms: Terms) -> Conv
     return Exact(filled)
 
 
-def _by_array(before: Column, after: Column, families: tuple[Family, Family], terms: Terms) -> Convert | None:
+def _by_array(before: Column, after: Column, families: tuple[Family, Family], terms: RetypeTerms) -> Convert | None:
     """The ways that whole arrays have; None where values are converted one by one.
 
     :raises UnfitError: there is no way.

@@ -20,7 +20,7 @@ _MARIADB, _MYSQL = "mariadb", "mysql"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RetypeTerms:
     """``sql_mode``: None where nobody knows, as for a copy that a tool has filled. ``required``: columns that the
     statement says NOT NULL of."""
 

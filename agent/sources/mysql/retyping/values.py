@@ -11,12 +11,12 @@ from agent.sources.mysql.decode import types
 from agent.sources.mysql.decode.types import FieldType, Kind
 from agent.sources.mysql.retyping import numbers, texts
 from agent.sources.mysql.retyping.families import NUMBERS, Family
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 
 Scalar = Callable[[Any], Any]
 
 
-def by_value(before: Column, after: Column, families: tuple[Family, Family], terms: Terms) -> Scalar | None:
+def by_value(before: Column, after: Column, families: tuple[Family, Family], terms: RetypeTerms) -> Scalar | None:
     old, new = families
     if new in (Family.TEXT, Family.BYTES, Family.MEMBERS):
         return _into_text(before, after, families, terms)
@@ -32,7 +32,7 @@ def by_value(before: Column, after: Column, families: tuple[Family, Family], ter
     return None
 
 
-def _number_of(before: Column, old: Family, new: Family, terms: Terms) -> Scalar | None:
+def _number_of(before: Column, old: Family, new: Family, terms: RetypeTerms) -> Scalar | None:
     """A value as a number."""
     match old:
         case Family.BIT if new is Family.REAL:
@@ -90,7 +90,7 @@ def _text_of(before: Column, old: Family) -> Scalar | None:
     return None
 
 
-def _into_text(before: Column, after: Column, families: tuple[Family, Family], terms: Terms) -> Scalar | None:
+def _into_text(before: Column, after: Column, families: tuple[Family, Family], terms: RetypeTerms) -> Scalar | None:
     old, new = families
     if old is Family.BYTES and new is Family.TEXT:
         cut = texts.text(after)

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 from agent.ports.source import Identity
 
 
-class Queries(Protocol):
+class IdentityQueries(Protocol):
     @property
     def is_mariadb(self) -> bool: ...
 
     def query(self, sql: str) -> Any: ...
 
 
-def read_identity(connection: Queries) -> Identity:
+def read_identity(connection: IdentityQueries) -> Identity:
     """:raises SourceError: the server refuses."""
     if connection.is_mariadb:
         [(domain, server)] = connection.query("SELECT @@global.gtid_domain_id, @@global.server_id")

@@ -37,7 +37,7 @@ _GENERATED_SQL: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PublishedTerms:
     """``columns``: None where there is no list. ``rows``: a condition of the source's."""
 
     columns: frozenset[str] | None = None
@@ -55,10 +55,10 @@ class Terms:
 class AllTerms:
     """Of all tables of some publications."""
 
-    default: Terms = Terms()
-    special: tuple[tuple[int, Terms], ...] = ()
+    default: PublishedTerms = PublishedTerms()
+    special: tuple[tuple[int, PublishedTerms], ...] = ()
 
-    def of(self, table_id: int) -> Terms:
+    def of(self, table_id: int) -> PublishedTerms:
         return dict(self.special).get(table_id, self.default)
 
 
@@ -76,11 +76,11 @@ def read_terms(connection: Connection, publications: Iterable[str]) -> AllTerms:
     special = (
         (
             int(table or 0),
-            Terms(None if columns is None else frozenset(loads(columns)), rows or ALL_ROWS, sends_stored),
+            PublishedTerms(None if columns is None else frozenset(loads(columns)), rows or ALL_ROWS, sends_stored),
         )
         for table, rows, columns in connection.query(_TERMS_SQL.format(names=names))
     )
-    return AllTerms(Terms(sends_stored=sends_stored), tuple(special))
+    return AllTerms(PublishedTerms(sends_stored=sends_stored), tuple(special))
 
 
 def refuse_unsent(

@@ -69,7 +69,7 @@ _BYTES_TYPES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class DefinitionContext:
     """What a definition leaves out: the collation of texts, whose server it is, and in whose session it was.
     ``is_sure``: the collation is the table's own. ``database_collation``: of its database, 0 where nobody knows."""
 
@@ -85,13 +85,13 @@ class Surroundings:
         return self.collation if self.is_sure else 0
 
     @classmethod
-    def of(cls, columns: Sequence[Column], *, is_mariadb: bool, session: Session) -> "Surroundings":
+    def of(cls, columns: Sequence[Column], *, is_mariadb: bool, session: Session) -> "DefinitionContext":
         """As the texts of these columns have it; utf8mb4 where there are none."""
         found = (column.collation for column in columns if column.collation not in (0, _BINARY) and not column.members)
         return cls(next(found, 45), is_mariadb, session)
 
 
-def column_of(name: str, kind: exp.DataType, around: Surroundings) -> Column | None:
+def column_of(name: str, kind: exp.DataType, around: DefinitionContext) -> Column | None:
     """The column; None where its type is not known."""
     column = _column(name, kind, around)
     if column is None:
@@ -100,7 +100,7 @@ def column_of(name: str, kind: exp.DataType, around: Surroundings) -> Column | N
     return replace(column, type_name=plain if plain in _BYTES_TYPES else type_names.name_of(column))
 
 
-def _column(name: str, kind: exp.DataType, around: Surroundings) -> Column | None:
+def _column(name: str, kind: exp.DataType, around: DefinitionContext) -> Column | None:
     this = kind.this
     if this is _T.FLOAT and [*_sizes(kind), 0][0] > _FLOAT_BITS_MAX:
         this = _T.DOUBLE
@@ -120,7 +120,7 @@ def _column(name: str, kind: exp.DataType, around: Surroundings) -> Column | Non
     return _special(name, kind, around)
 
 
-def _special(name: str, kind: exp.DataType, around: Surroundings) -> Column | None:
+def _special(name: str, kind: exp.DataType, around: DefinitionContext) -> Column | None:
     this = kind.this
     if this in (_T.ENUM, _T.SET):
         members = tuple(str(item.this) for item in kind.expressions)
@@ -139,7 +139,7 @@ def _special(name: str, kind: exp.DataType, around: Surroundings) -> Column | No
     return None
 
 
-def _string(name: str, kind: exp.DataType, around: Surroundings) -> Column:
+def _string(name: str, kind: exp.DataType, around: DefinitionContext) -> Column:
     type_id, is_bytes = _STRINGS[kind.this]
     length = [*_sizes(kind), 1][0]
     collation = _BINARY if is_bytes else around.collation

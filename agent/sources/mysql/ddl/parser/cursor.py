@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
-from agent.sources.mysql.ddl.parser.tokens import Kind, Token
+from agent.sources.mysql.ddl.parser.tokens import Token, TokenKind
 
 #: schema and name of a table
 Name = tuple[str, str]
 
-_END: Final = Token(Kind.SYMBOL, "", 0, 0)
+_END: Final = Token(TokenKind.SYMBOL, "", 0, 0)
 
 
 class UnreadableError(Exception):
@@ -58,7 +58,7 @@ class Cursor:
 
     def symbol(self, text: str) -> bool:
         token = self.peek()
-        is_next = token.kind is Kind.SYMBOL and token.text == text
+        is_next = token.kind is TokenKind.SYMBOL and token.text == text
         self._at += is_next
         return is_next
 
@@ -106,7 +106,7 @@ class Cursor:
 
     def wait(self) -> None:
         """MariaDB's deadline with locks: ``WAIT 5``, ``NOWAIT``."""
-        if not self.take("NOWAIT") and self.peek().word == "WAIT" and self.peek(1).kind is Kind.NUMBER:
+        if not self.take("NOWAIT") and self.peek().word == "WAIT" and self.peek(1).kind is TokenKind.NUMBER:
             self._at += 2
 
     def parts(self) -> "list[Cursor]":

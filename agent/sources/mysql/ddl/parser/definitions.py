@@ -13,7 +13,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from agent.sources.mysql.ddl.parser.cursor import Cursor, UnreadableError
-from agent.sources.mysql.ddl.parser.tokens import Kind, Token, spelt
+from agent.sources.mysql.ddl.parser.tokens import Token, TokenKind, spelt
 from agent.sources.mysql.ddl.parser.type_words import TypeWords, take_type
 from agent.sources.mysql.values.session import Session
 
@@ -248,11 +248,11 @@ def _end_case(cursor: Cursor) -> None:
 
 def _take_simple(cursor: Cursor) -> None:
     token = cursor.next()
-    if token.kind is Kind.WORD and cursor.peek().text == "(":
+    if token.kind is TokenKind.WORD and cursor.peek().text == "(":
         cursor.group()
-    elif token.kind is Kind.WORD and cursor.peek().kind is Kind.TEXT and _is_prefix(token):
+    elif token.kind is TokenKind.WORD and cursor.peek().kind is TokenKind.TEXT and _is_prefix(token):
         cursor.next()
-    while token.kind is Kind.TEXT and cursor.peek().kind is Kind.TEXT:
+    while token.kind is TokenKind.TEXT and cursor.peek().kind is TokenKind.TEXT:
         cursor.next()  # texts side by side are one
 
 

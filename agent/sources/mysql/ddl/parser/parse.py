@@ -19,7 +19,7 @@ from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.parser import sql_text
 from agent.sources.mysql.ddl.parser.alteration_words import take_parts
 from agent.sources.mysql.ddl.parser.alterations import AddKey, Cascade, DropKey, Part, RenameTo, RowsMoved, Versioning
-from agent.sources.mysql.ddl.parser.column_types import Surroundings
+from agent.sources.mysql.ddl.parser.column_types import DefinitionContext
 from agent.sources.mysql.ddl.parser.creation import Creation, take_creation
 from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
 from agent.sources.mysql.ddl.table_editor import TableEditor
@@ -113,10 +113,10 @@ class _Statement:
     def table(self) -> Name:
         return self.fold(self.cursor.table(self.database))
 
-    def around(self, name: Name, schema: TableSchema | None) -> Surroundings:
+    def around(self, name: Name, schema: TableSchema | None) -> DefinitionContext:
         columns = schema.columns if schema else ()
         session = replace(self.session, second=None) if name in self.copies else self.session
-        around = Surroundings.of(columns, is_mariadb=self.is_mariadb, session=session)
+        around = DefinitionContext.of(columns, is_mariadb=self.is_mariadb, session=session)
         own = schema.collation if schema else 0
         database = 0 if own and not self.says_default else self.collation_of(name[0])
         own = own if schema else database

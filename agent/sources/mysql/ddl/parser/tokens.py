@@ -29,7 +29,7 @@ _LETTERS: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "
 _NOT_MARIADB: Final = range(50_700, 100_000)
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     WORD = auto()
     #: in quotes
     NAME = auto()
@@ -42,7 +42,7 @@ class Kind(Enum):
 class Token:
     """``text``: as a session without special settings spells it. ``begin``, ``end``: its place in the statement."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     begin: int
     end: int
@@ -50,19 +50,19 @@ class Token:
     @property
     def word(self) -> str:
         """In upper case; empty where it is no bare word."""
-        return self.text.upper() if self.kind is Kind.WORD else ""
+        return self.text.upper() if self.kind is TokenKind.WORD else ""
 
     @property
     def name(self) -> str:
         """What it names; empty where it is no name."""
-        if self.kind is Kind.NAME:
+        if self.kind is TokenKind.NAME:
             return self.text[1:-1].replace("``", "`")
-        return self.text if self.kind is Kind.WORD else ""
+        return self.text if self.kind is TokenKind.WORD else ""
 
     @property
     def value(self) -> str:
         """A text without quotes and escapes, and anything else as it is."""
-        if self.kind is not Kind.TEXT or self.text[0] not in "'\"":
+        if self.kind is not TokenKind.TEXT or self.text[0] not in "'\"":
             return self.text
         inside = self.text[1:-1].replace(self.text[0] * 2, self.text[0])
         return _ESCAPE.sub(lambda found: _LETTERS.get(found[1], found[1]), inside)
@@ -121,18 +121,18 @@ def _token(statement: str, at: int, behind_dot: bool, has_quoted_names: bool, ha
     if letter in "'\"`":
         return _quoted(statement, at, has_quoted_names, has_plain_backslashes)
     if found := _BYTES.match(statement, at):
-        return Token(Kind.TEXT, found[0], at, found.end())
+        return Token(TokenKind.TEXT, found[0], at, found.end())
     if letter in "nN" and statement[at + 1 : at + 2] == "'":  # a text of the national character set
         text = _quoted(statement, at + 1, has_quoted_names, has_plain_backslashes)
-        return Token(Kind.TEXT, text.text, at, text.end)
+        return Token(TokenKind.TEXT, text.text, at, text.end)
     is_number_next = letter.isdigit() or (letter == "." and not _is_in_name(statement, at))
     if not behind_dot and is_number_next and (found := _NUMBER.match(statement, at)):
-        return Token(Kind.NUMBER, found[0], at, found.end())
+        return Token(TokenKind.NUMBER, found[0], at, found.end())
     if found := _WORD.match(statement, at):
-        return Token(Kind.WORD, found[0], at, found.end())
+        return Token(TokenKind.WORD, found[0], at, found.end())
     found = _SYMBOL.match(statement, at)
     assert found is not None, "any letter is one"
-    return Token(Kind.SYMBOL, found[0], at, found.end())
+    return Token(TokenKind.SYMBOL, found[0], at, found.end())
 
 
 def _is_in_name(statement: str, at: int) -> bool:
@@ -146,10 +146,10 @@ def _quoted(statement: str, at: int, has_quoted_names: bool, has_plain_backslash
     pattern = _DOUBLED if is_name or has_plain_backslashes else _ESCAPED
     found = pattern[quote].match(statement, at)
     if found is None:  # it is never closed
-        return Token(Kind.SYMBOL, quote, at, at + 1)
+        return Token(TokenKind.SYMBOL, quote, at, at + 1)
     text = found[0]
     if is_name and quote == '"':
         text = "`" + text[1:-1].replace('""', '"').replace("`", "``") + "`"
     elif has_plain_backslashes and not is_name:
         text = text.replace("\\", "\\\\")
-    return Token(Kind.NAME if is_name else Kind.TEXT, text, at, found.end())
+    return Token(TokenKind.NAME if is_name else TokenKind.TEXT, text, at, found.end())

@@ -11,7 +11,7 @@ from typing import Final
 from sqlglot import exp
 
 from agent.sources.mysql.ddl.parser.cursor import Cursor, UnreadableError
-from agent.sources.mysql.ddl.parser.tokens import Kind, Token, spelt
+from agent.sources.mysql.ddl.parser.tokens import Token, TokenKind, spelt
 from agent.sources.mysql.values.session import Session
 
 _SAME: Final = {
@@ -124,7 +124,7 @@ def _long(cursor: Cursor) -> tuple[str, str]:
 
 def _members(arguments: Sequence[Token]) -> str:
     """Without the spaces at their ends, as the server keeps them."""
-    if any(token.kind is Kind.TEXT and token.text[0] not in "'\"" for token in arguments):
+    if any(token.kind is TokenKind.TEXT and token.text[0] not in "'\"" for token in arguments):
         raise UnreadableError("a member is spelt as bytes")
-    values = [token.value.rstrip(" ") for token in arguments if token.kind is Kind.TEXT]
+    values = [token.value.rstrip(" ") for token in arguments if token.kind is TokenKind.TEXT]
     return "(" + ",".join("'" + value.replace("\\", "\\\\").replace("'", "''") + "'" for value in values) + ")"

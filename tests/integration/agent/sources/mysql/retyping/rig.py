@@ -13,7 +13,7 @@ from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.rows.schema_change import Refused
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.retyping.retyping import conversion
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.snapshot.rows_text import read_rows, select_list
@@ -107,7 +107,7 @@ def _alter(cursor: Any, new: Sequence[Sample], suffix: str) -> list[int]:
     return done
 
 
-def differences(pair: Retyped, terms: Terms) -> list[str]:
+def differences(pair: Retyped, terms: RetypeTerms) -> list[str]:
     """Where the conversion is wrong: by value, as one value that is refused hides the others."""
     found = conversion(pair.before, pair.after, terms)
     title = f"{pair.before.type_name} → {pair.after.type_name} ({pair.zero_dates})"

@@ -16,7 +16,7 @@ from agent.sinks.delta.sink import DeltaSink
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sources.mysql.decode.types import arrow_schema
 from agent.sources.mysql.retyping.retyping import conversion
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableRecord
@@ -114,7 +114,7 @@ def _is_known(
     definition = f"CREATE TABLE probe (id int PRIMARY KEY, c{at} {pair[1].definition}) CHARACTER SET utf8mb4"
     run(server, database, "DROP TABLE IF EXISTS probe", "SET sql_mode = ''", definition)
     after, before = schema_of(server, database, "probe").columns[1], schema.columns[at + 1]
-    found = conversion(before, after, Terms(is_mariadb(server), 0, _ZONE))
+    found = conversion(before, after, RetypeTerms(is_mariadb(server), 0, _ZONE))
     if not isinstance(found, Exact):
         return found is None
     try:

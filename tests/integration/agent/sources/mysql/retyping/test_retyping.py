@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.sources.mysql.retyping.terms import Terms
+from agent.sources.mysql.retyping.terms import RetypeTerms
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.agent.sources.mysql.retyping.conversion_types import TYPES, Sample
 from tests.integration.agent.sources.mysql.retyping.rig import Session, differences, retyped
@@ -43,7 +43,7 @@ def wrong(
     for old in olds:
         for pair in retyped(server, database, old, news, session, suffix):
             required = frozenset({pair.after.name}) if "NOT NULL" in suffix else frozenset[str]()
-            terms = Terms(is_mariadb(server), bits, session.time_zone, required, pair.zero_dates)
+            terms = RetypeTerms(is_mariadb(server), bits, session.time_zone, required, pair.zero_dates)
             found += differences(pair, terms)
     return found
 
