@@ -29,6 +29,7 @@ SinkError                   the sink refused or failed
 └── SinkTimeoutError        it has not answered for so long that nobody waits any more (retryable)
 JobError                    a Spark job failed as a whole (retryable)
 └── JobTimeoutError         it was cancelled: it took too long, or nobody waits for it any more
+PluginError                 the package of a sink or source cannot be used
 FilterError                 an event filter or column selector that cannot be read, or does not fit its table
 DecodeError                 bytes in the log that are not what their schema says (not retryable)
 JavaError                   no Java, or one that Spark cannot use
@@ -184,6 +185,10 @@ class JobError(WeirError):
 
 class JobTimeoutError(JobError):
     """A Spark job was cancelled: it took too long, or nobody waits for it any more."""
+
+
+class PluginError(WeirError):
+    """The package that brings a sink or a source does not import, or has no plugin where it says so."""
 
 
 class FilterError(WeirError):

@@ -20,18 +20,17 @@ import pyarrow as pa
 from agent.errors import SinkUriError, SourceConfigError, TableHeldError
 from agent.filter.events import filter_snapshot, rules_for
 from agent.kernels.key_hash import key_hash
+from agent.ports.sink import ReadsBack, Sink
 from agent.ports.source import ComparisonSnapshot
 from agent.rows.fold import key_codes
 from agent.rows.schema import TableSchema
-from agent.sinks.delta.read import read_rows
-from agent.sinks.delta.table.lake import Lake
-from agent.sinks.delta.table.schema import delta_table
-from agent.sinks.uri import parse_sink_uri
 from agent.sources.registry import arrow_schema
 from reactor.records.changefeed import NO_FILTER, FilterConfig, TableRecord
 
 #: reads one side from its begin
 Rows = Callable[[], Iterable[pa.RecordBatch]]
+#: a batch as the sink has it
+AsStored = Callable[[pa.RecordBatch], pa.Table]
 Hashes = npt.NDArray[np.uint64]
 
 _BUCKET_BITS = 12
@@ -52,25 +51,24 @@ class TableDiff:
 
 def compare_tables(
     snapshot: ComparisonSnapshot,
-    sink_uri: str,
+    sink: Sink,
     tables: Sequence[TableRecord],
     filter: FilterConfig = NO_FILTER,
 ) -> list[TableDiff]:
-    """Compare tables of the source under ``snapshot`` with their Delta tables; one that is gone there, or cannot be
+    """Compare tables of the source under ``snapshot`` with those of the sink; one that is gone there, or cannot be
     read, differs.
 
     :raises SourceError: the source cannot be read, or the snapshot is gone.
     :raises SinkError: the sink has nothing that could be read.
     """
-    uri = parse_sink_uri(sink_uri)
-    if not uri.scheme.startswith("delta"):
-        raise SinkUriError(f"a {uri.scheme}:// sink cannot be read, so there is nothing to compare")
-    options = {name: value for name, value in uri.options.items() if not uri.is_local}
-    lake = Lake(uri.location, uri.is_local, options)
-    return [_compare_table(snapshot, lake, table, filter) for table in tables]
+    if not isinstance(sink, ReadsBack):
+        raise SinkUriError("this sink cannot be read, so there is nothing to compare")
+    return [_compare_table(snapshot, sink, table, filter) for table in tables]
 
 
-def _compare_table(snapshot: ComparisonSnapshot, lake: Lake, table: TableRecord, filter: FilterConfig) -> TableDiff:
+def _compare_table(
+    snapshot: ComparisonSnapshot, sink: ReadsBack, table: TableRecord, filter: FilterConfig
+) -> TableDiff:
     name = f"{table.schema_name}.{table.name}"
     try:
         schema = snapshot.schema(table)
@@ -81,9 +79,8 @@ def _compare_table(snapshot: ComparisonSnapshot, lake: Lake, table: TableRecord,
     selected = rules_for(filter, table.schema_name, table.name).select(schema)
     theirs = partial(_selected_rows, snapshot, schema, filter)
     try:
-        place = lake.place(table.schema_name, table.name)
-        ours = partial(read_rows, place, selected, arrow_schema(selected), key=table.key)
-        return compare(name, theirs, ours, key=table.key)
+        ours = partial(sink.read_rows, table, selected, arrow_schema(selected))
+        return compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored)
     except TableHeldError as error:
         return TableDiff(name, False, 0, 0, (str(error),))
 
@@ -92,14 +89,15 @@ def _selected_rows(snapshot: ComparisonSnapshot, schema: TableSchema, filter: Fi
     return filter_snapshot(filter, schema, snapshot.read(schema))[1]
 
 
-def compare(table: str, source: Rows, sink: Rows, *, key: Sequence[str]) -> TableDiff:
-    """Compare two readings of one table: ``source`` in the source's types, ``sink`` in the sink's.
+def compare(table: str, source: Rows, sink: Rows, *, key: Sequence[str], as_stored: AsStored) -> TableDiff:
+    """Compare two readings of one table: ``source`` in the source's types, ``sink`` in the sink's; ``as_stored``
+    brings both to the sink's.
 
     Columns are the source's; without a ``key`` a row is its own key. Columns that cannot be brought to one type are a
     difference of this table.
     """
     try:
-        return _compare(table, source, sink, key)
+        return _compare(table, partial(_plain, source, as_stored), partial(_plain, sink, as_stored), key)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         cause = f"the sink's columns are not those of the source ({reason})"
@@ -107,12 +105,12 @@ def compare(table: str, source: Rows, sink: Rows, *, key: Sequence[str]) -> Tabl
 
 
 def _compare(table: str, source: Rows, sink: Rows, key: Sequence[str]) -> TableDiff:
-    ours, theirs = _Sums.of(_plain(source()), key), _Sums.of(_plain(sink()), key)
+    ours, theirs = _Sums.of(source(), key), _Sums.of(sink(), key)
     (differing,) = np.nonzero((ours.rows != theirs.rows) | (ours.hashes != theirs.hashes))
     differences: tuple[str, ...] = ()
     if len(differing):
         buckets = differing[:_BUCKETS_SHOWN]
-        pair = [_rows_of(_plain(side()), key, buckets) for side in (source, sink)]
+        pair = [_rows_of(side(), key, buckets) for side in (source, sink)]
         differences = tuple(_differences(pair[0], pair[1], key))
     return TableDiff(table, not len(differing), int(ours.rows.sum()), int(theirs.rows.sum()), differences)
 
@@ -136,10 +134,10 @@ class _Sums:
         return sums
 
 
-def _plain(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _plain(side: Rows, as_stored: AsStored) -> Iterator[pa.RecordBatch]:
     """Batches as the sink has them, whichever side they are of, columns by name."""
-    for batch in batches:
-        for plain in delta_table(batch).to_batches():
+    for batch in side():
+        for plain in as_stored(batch).to_batches():
             yield plain.select(sorted(plain.schema.names))
 
 

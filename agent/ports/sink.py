@@ -1,8 +1,8 @@
 """Sink port: what a destination promises, and the values that cross the JVM for it."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -13,6 +13,29 @@ from agent.rows.schema_change import SchemaChange
 from reactor.errors import Scope
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SinkUri:
+    """Which sink: ``scheme`` is the whole of it, with the storage behind a ``+``. ``location``: a directory (storage
+    ``file``) or a URL without options. ``options`` may hold secrets, so they are never shown."""
+
+    scheme: str
+    storage: str
+    location: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        return self.storage == "file"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkScope:
+    """Whom a sink is opened for. ``changefeed``: by which the sink's tables know their owner."""
+
+    changefeed: str
+    mode: SinkMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,4 +196,21 @@ class Sink(Protocol):
 
         A result without error that is still not ``committed`` had nothing to write: the record stays at ``from_ts``.
         """
+        ...
+
+
+@runtime_checkable
+class ReadsBack(Protocol):
+    """A sink that can say what it holds, for ``diff``."""
+
+    def read_rows(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of a table with the columns of ``arrow`` (one that the table does not have is NULL), as often as
+        asked.
+
+        :raises TableHeldError: there is no table, or it cannot be read.
+        """
+        ...
+
+    def as_stored(self, rows: pa.RecordBatch) -> pa.Table:
+        """Rows of the source, or of ``read_rows``, as this sink keeps them."""
         ...

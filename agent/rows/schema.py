@@ -8,16 +8,12 @@ here, so that sinks and flush tasks never look at source type ids.
 import json
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
-
-class Dialect(StrEnum):
-    """Whose columns and events these are; MariaDB's are MySQL's where the events do not say otherwise."""
-
-    POSTGRESQL = "postgresql"
-    MYSQL = "mysql"
+#: of tables that were stored before there was another one
+FIRST_DIALECT: Final = "postgresql"
 
 
 class ZeroDates(StrEnum):
@@ -59,8 +55,9 @@ class TableSchema:
     """One version of one table.
 
     ``replica_identity`` is PostgreSQL's letter: d (key), n (nothing), f (full), i (index). ``dialect`` says whose
-    types and events these are. ``zero_dates``: MySQL only, as the changefeed's configuration says. ``collation``: MySQL
-    only, of texts in columns to come, 0 where nobody has asked; it is not stored.
+    types and events these are, and so which source reads them. ``zero_dates``: MySQL only, as the changefeed's
+    configuration says. ``collation``: MySQL only, of texts in columns to come, 0 where nobody has asked; it is not
+    stored.
     """
 
     table_id: int
@@ -68,7 +65,7 @@ class TableSchema:
     name: str
     columns: tuple[Column, ...]
     replica_identity: str = "d"
-    dialect: Dialect = Dialect.POSTGRESQL
+    dialect: str = FIRST_DIALECT
     zero_dates: ZeroDates = ZeroDates.NULL
     collation: int = field(default=0, compare=False)
 
@@ -90,9 +87,8 @@ class TableSchema:
     def from_json(cls, text: str | bytes) -> "TableSchema":
         fields = json.loads(text)
         columns = tuple(_column(column) for column in fields.pop("columns"))
-        dialect = Dialect(fields.pop("dialect", Dialect.POSTGRESQL))
         zero_dates = ZeroDates(fields.pop("zero_dates", ZeroDates.NULL))
-        return cls(columns=columns, dialect=dialect, zero_dates=zero_dates, **fields)
+        return cls(columns=columns, zero_dates=zero_dates, **fields)
 
 
 def _without_defaults(column: dict[str, Any]) -> dict[str, Any]:

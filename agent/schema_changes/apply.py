@@ -13,8 +13,7 @@ from agent.filter.events import rules_for
 from agent.ports.sink import Sink
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import ColumnMove, Refused, SchemaChange
-from agent.sources.mysql.ddl.parser.sql_text import plain
-from agent.sources.registry import arrow_schema, conversions, fill_value
+from agent.sources.registry import arrow_schema, conversions, dialect, fill_value
 from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, SinkMode, TableChange, TableRecord
 
 #: what a change does, in the words of event filters
@@ -106,7 +105,8 @@ def _record_of(schema: TableSchema, change: TableChange) -> TableRecord:
 def _is_ignored(change: TableChange, record: DdlRecord, terms: Terms) -> bool:
     schema = TableSchema.from_json(change.before or change.after)
     rules = rules_for(terms.config.filter, schema.schema_name, schema.name)
-    return rules.ignores_ddl(_events(change, plain(record.statement)), record.statement)
+    statement = dialect(schema.dialect).plain_statement(record.statement)
+    return rules.ignores_ddl(_events(change, statement), record.statement)
 
 
 def _events(change: TableChange, statement: str) -> Iterator[str]:

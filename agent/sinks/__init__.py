@@ -1,33 +1,46 @@
-"""Sinks by their scheme. A sink is a module of its own that knows ``agent.ports`` and no other sink."""
+"""Sinks by the scheme of their URIs. A sink is a plugin (``agent.ports.plugin``) that knows no other sink."""
 
-import importlib
-from typing import Protocol, cast
+from pydantic import ValidationError
 
-from agent.errors import SinkUriError
-from agent.ports.sink import Sink
-from agent.sinks.uri import SinkUri, parse_sink_uri
+from agent.errors import PluginError, SinkUriError
+from agent.ports import plugin as plugins
+from agent.ports.plugin import SinkPlugin
+from agent.ports.sink import Sink, SinkScope, SinkUri
+from agent.sinks.uri import parse_sink_uri
 from reactor.records.changefeed import SinkMode
-
-#: scheme → module and class; imported when asked for, so that nobody pays for a sink they do not use
-_SINKS = {
-    "delta+file": ("agent.sinks.delta.sink", "DeltaSink"),
-    "delta+s3": ("agent.sinks.delta.sink", "DeltaSink"),
-    "blackhole": ("agent.sinks.blackhole", "BlackholeSink"),
-}
-
-
-class _SinkClass(Protocol):
-    def __call__(self, uri: SinkUri, *, changefeed: str, mode: SinkMode) -> Sink: ...
 
 
 def open_sink(uri: str, *, changefeed: str, mode: SinkMode) -> Sink:
     """The sink that ``uri`` names. Opening reaches for nothing yet: see ``Sink.check``.
 
-    :raises SinkUriError: malformed, or a scheme that there is no sink for.
+    :raises SinkUriError: malformed, an option that is wrong, or a scheme that there is no sink for.
     """
     parsed = parse_sink_uri(uri)
-    if parsed.scheme not in _SINKS:
-        raise SinkUriError(f"there is no sink for {parsed.scheme}://; there are {', '.join(sorted(_SINKS))}")
-    module, name = _SINKS[parsed.scheme]
-    sink = cast("_SinkClass", getattr(importlib.import_module(module), name))
-    return sink(parsed, changefeed=changefeed, mode=mode)
+    plugin = _plugin(parsed)
+    _check_options(plugin, parsed)
+    return plugin.open(parsed, SinkScope(changefeed, mode))
+
+
+def _plugin(uri: SinkUri) -> SinkPlugin:
+    installed = plugins.sinks()
+    try:
+        plugin = installed.get(uri.scheme.partition("+")[0])
+    except PluginError as error:
+        raise SinkUriError(f"the sink for {uri.scheme}:// cannot be used: {error}") from error
+    if plugin is None or uri.scheme not in plugin.schemes:
+        raise SinkUriError(f"there is no sink for {uri.scheme}://; there are {', '.join(installed.schemes())}")
+    return plugin
+
+
+def _check_options(plugin: SinkPlugin, uri: SinkUri) -> None:
+    """Values may be secrets, so no text repeats one."""
+    try:
+        plugin.options.model_validate(uri.options)
+    except ValidationError as error:
+        wrong = error.errors(include_input=False, include_url=False)[0]
+        name = ".".join(map(str, wrong["loc"]))
+        if wrong["type"] == "extra_forbidden":
+            known = sorted(plugin.options.model_fields)
+            rest = f"knows {', '.join(known)}" if known else "has none"
+            raise SinkUriError(f"unknown option {name!r}: {uri.scheme}:// {rest}") from None
+        raise SinkUriError(f"option {name} of {uri.scheme}:// is wrong: {wrong['msg']}") from None

@@ -7,27 +7,13 @@ nowhere.
 
 import os
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent.errors import SinkUriError
+from agent.ports.sink import SinkUri
 
 _PASSWORD = re.compile(r"(//[^/@]*:)[^/@]*@")
-
-
-@dataclass(frozen=True, slots=True)
-class SinkUri:
-    """``scheme``: the whole of it. ``location``: a directory (storage ``file``) or a URL without options."""
-
-    scheme: str
-    storage: str
-    location: str
-    options: dict[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def is_local(self) -> bool:
-        return self.storage == "file"
 
 
 def parse_sink_uri(text: str) -> SinkUri:

@@ -1,91 +1,90 @@
-"""Dialect registry: how a table's events are decoded, and which Arrow types it has, by the table's dialect.
+"""Source registry: sources by the scheme of their URIs, and how a table's events are read, by its dialect.
 
-The dialects' modules are imported when a table of theirs comes: their kernels take a while to load.
+Which there are is said by plugins (``agent.ports.plugin``). The modules of a dialect are imported when a table of it
+comes: their kernels take a while to load.
 """
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from agent.errors import DecodeError, PluginError, SourceConfigError
+from agent.ports import plugin as plugins
+from agent.ports.dialect import Dialect
+from agent.ports.plugin import SourcePlugin
 from agent.ports.snapshot import Chunks
+from agent.ports.source import Position, Scope, Source
 from agent.rows.changes import Changes
-from agent.rows.schema import Dialect, TableSchema
+from agent.rows.schema import TableSchema
 from agent.rows.schema_change import Conversion
 
 
-def decode(schema: TableSchema, batch: pa.RecordBatch, key: Collection[str] = ()) -> Changes:
-    """A batch of the change log as row changes, in their order. ``key``: columns that tell rows apart.
+def open_source(uri: str, scope: Scope) -> Source:
+    """The source that ``uri`` names. Opening reaches for nothing yet: see ``Source.check``.
 
-    :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log; or
-        a key value that its column's Arrow type cannot tell from another one.
+    :raises SourceConfigError: malformed, or a scheme that there is no source for.
     """
-    match schema.dialect:
-        case Dialect.POSTGRESQL:
-            from agent.sources.postgres.decode import decode as postgres
+    try:
+        scheme = urlsplit(uri).scheme
+    except ValueError:
+        raise SourceConfigError("the source URI is malformed; write postgresql://user:password@host:port/db") from None
+    return _plugin(scheme).open(uri, scope)
 
-            return postgres.decode(schema, batch, key)
-        case Dialect.MYSQL:
-            from agent.sources.mysql.decode import decode as mysql
 
-            return mysql.decode(schema, batch)
+def place_name(uri: str, log: Position) -> str:
+    """A place in the log of the source that ``uri`` names, as its own tools write it; empty where none is known."""
+    return dialect(_plugin(urlsplit(uri).scheme).dialect).place_name(log) if log.ts else ""
+
+
+def decode(schema: TableSchema, batch: pa.RecordBatch, key: Collection[str] = ()) -> Changes:
+    """See ``Dialect.decode``."""
+    return dialect(schema.dialect).decode(schema, batch, key)
 
 
 def arrow_schema(schema: TableSchema) -> pa.Schema:
-    """The Arrow types of the table's columns."""
-    match schema.dialect:
-        case Dialect.POSTGRESQL:
-            from agent.sources.postgres.decode import types as postgres
-
-            return postgres.arrow_schema(schema)
-        case Dialect.MYSQL:
-            from agent.sources.mysql.decode import types as mysql
-
-            return mysql.arrow_schema(schema)
+    """See ``Dialect.arrow_schema``."""
+    return dialect(schema.dialect).arrow_schema(schema)
 
 
 def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
-    """What existing rows hold in the new column ``name``, given in text by the source.
-
-    :raises DecodeError: it is no value of the column.
-    """
-    match schema.dialect:
-        case Dialect.POSTGRESQL:
-            from agent.sources.postgres.decode import fills as postgres
-
-            return postgres.fill_value(schema, name, text)
-        case Dialect.MYSQL:
-            from agent.sources.mysql.values import fills as mysql
-
-            return mysql.fill_value(schema, name, text)
+    """See ``Dialect.fill_value``."""
+    return dialect(schema.dialect).fill_value(schema, name, text)
 
 
 def conversions(
     before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
 ) -> dict[str, Conversion]:
-    """What the source has made of the values of columns that stay: by new name. ``origins``: new name → old name.
-
-    ``context``: that of the ``TableChange``. A column that is not in the answer is cast by whoever holds its values.
-    """
-    match after.dialect:
-        case Dialect.POSTGRESQL:
-            from agent.sources.postgres.retyping import retyping as postgres
-
-            return postgres.conversions(before, after, origins, context)
-        case Dialect.MYSQL:
-            from agent.sources.mysql.retyping import retyping as mysql
-
-            return mysql.conversions(before, after, origins, context)
+    """See ``Dialect.conversions``."""
+    return dialect(after.dialect).conversions(before, after, origins, context)
 
 
-def read_chunks(dialect: Dialect, fields: dict[str, Any]) -> Chunks:
-    """A chunk plan as ``Chunks.to_fields`` wrote it."""
-    match dialect:
-        case Dialect.POSTGRESQL:
-            from agent.sources.postgres.snapshot.chunks import ChunkPlan
+def read_chunks(schema: TableSchema, fields: dict[str, Any]) -> Chunks:
+    """See ``Dialect.read_chunks``."""
+    return dialect(schema.dialect).read_chunks(fields)
 
-            return ChunkPlan.from_fields(fields)
-        case Dialect.MYSQL:
-            from agent.sources.mysql.snapshot.chunks import ChunkPlan as MysqlChunkPlan
 
-            return MysqlChunkPlan.from_fields(fields)
+@cache
+def dialect(name: str) -> Dialect:
+    """:raises DecodeError: no plugin that can be used here has it."""
+    try:
+        plugin = plugins.sources().get(name)
+    except PluginError as error:
+        raise DecodeError(f"tables of dialect {name!r} cannot be read: {error}") from error
+    if plugin is None or plugin.dialect != name:
+        raise DecodeError(f"there is no source of dialect {name!r}; install its package on every capture")
+    return plugin.reader()
+
+
+def _plugin(scheme: str) -> SourcePlugin:
+    installed = plugins.sources()
+    try:
+        plugin = installed.get(scheme)
+    except PluginError as error:
+        raise SourceConfigError(f"the source for {scheme}:// cannot be used: {error}") from error
+    if plugin is None or scheme not in plugin.schemes:
+        there = ", ".join(installed.schemes())
+        raise SourceConfigError(f"there is no source for {scheme or 'no scheme'}://; there are {there}")
+    return plugin

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import uuid
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from agent.deadline import Deadline
 from agent.errors import JobError
+from agent.spark import shipping
 from agent.spark.java import find_java
 
 _log = structlog.get_logger()
@@ -65,7 +65,6 @@ _LOCAL_ONLY = frozenset({"spark.driver.host", "spark.driver.bindAddress", "spark
 #: What Spark allows for the directory of its sockets, since a socket's path must fit into 108 bytes.
 _SOCKET_DIR_LENGTH_MAX = 60
 _EXIT_TIMEOUT_S = 20
-_SHIPPED_PACKAGES = ("reactor", "agent")
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -238,11 +237,7 @@ def _launch_jvm(settings: Mapping[str, str], *, log_path: Path) -> None:
 
 def _ship_packages(session: SparkSession) -> None:
     """Send our packages to executors on other machines; what they import must be installed there."""
-    root = Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory(prefix="weir-ship-") as directory:
         archive = Path(directory) / "weir-packages.zip"
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
-            for package in _SHIPPED_PACKAGES:
-                for path in sorted((root / package).rglob("*.py")):
-                    zipped.write(path, path.relative_to(root))
+        shipping.write_archive(archive)
         session.addArtifacts(str(archive), pyfile=True)

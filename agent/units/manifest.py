@@ -143,7 +143,7 @@ def _table_from_fields(fields: dict[str, Any]) -> TablePlan:
     return TablePlan(
         TableRecord.model_validate(fields["record"]),
         schema,
-        read_chunks(schema.dialect, fields["chunks"]),
+        read_chunks(schema, fields["chunks"]),
         fields["generation"],
     )
 

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import TypeVar
 
 from capture.errors import NotALogError
-from capture.inspection.contents import BatchView, EventView, inspect_binlog, inspect_segment
-from capture.inspection.file_kinds import FileKind, file_kind
+from capture.inspection.contents import BatchView, EventView, inspect_events, inspect_segment
+from capture.inspection.file_kinds import log_files_of
 from capture.terminal import console
 from reactor.errors import WeirError
 
@@ -25,9 +25,9 @@ def run(file: str, *, limit: int, skip: int, count: int | None, json: bool) -> i
     :raises WeirError: it is no such file, or there is what cannot be read.
     """
     problems: list[str] = []
-    if file_kind(file) is FileKind.BINLOG:
+    if (files := log_files_of(file)) is not None:
         name = file.removeprefix("file://")
-        events = _noted(inspect_binlog(name, limit=limit, skip=skip, count=count), problems)
+        events = _noted(inspect_events(files, name, limit=limit, skip=skip, count=count), problems)
         if json:
             console.print_json_list({"file": file}, "events", events)
         else:

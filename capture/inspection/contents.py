@@ -1,7 +1,7 @@
-"""Log contents: show people what a change log's segment or a binlog file holds, row changes decoded.
+"""Log contents: show people what a change log's segment or a file of a source's log holds, row changes decoded.
 
-A segment is shown batch by batch, a binlog event by event. Where a file is damaged or cut off, what comes before that
-is shown, and then the error is raised.
+A segment is shown batch by batch, a source's log event by event. Where a file is damaged or cut off, what comes before
+that is shown, and then the error is raised.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from agent.errors import DecodeError
 from agent.log.salvage import whole_batches
+from agent.ports.log_files import LogFiles, LoggedEvent
 from agent.rows.changes import DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.rows.schema import TableSchema
-from agent.sources.mysql.inspect.report import ToldEvent, read_events
 from agent.sources.registry import decode
 from capture.api.port import View
 
@@ -48,7 +48,7 @@ class BatchView(View):
 
 
 class EventView(View):
-    """One event of a binlog file; ``time`` in Unix seconds. ``problem``: why it, or a part of it, cannot be read."""
+    """One event of a source's own log; ``time`` in Unix seconds. ``problem``: why not all of it can be read."""
 
     position: int
     time: int
@@ -59,26 +59,28 @@ class EventView(View):
     problem: str = ""
 
 
-def inspect_binlog(path: str, *, limit: int, skip: int = 0, count: int | None = None) -> Iterator[EventView]:
+def inspect_events(
+    files: LogFiles, path: str, *, limit: int, skip: int = 0, count: int | None = None
+) -> Iterator[EventView]:
     """``count`` events behind the first ``skip`` (all, where that is None), at most ``limit`` rows of each.
 
-    :raises SourceConfigError: it is no binlog file.
+    :raises SourceConfigError: it is no such file.
     :raises DecodeError: it is damaged or cut off behind what came.
     """
-    for told in islice(read_events(Path(path), skip=skip), count):
-        yield _event_view(told, limit)
+    for event in islice(files.read(Path(path), skip=skip), count):
+        yield _event_view(event, limit)
 
 
-def _event_view(told: ToldEvent, limit: int) -> EventView:
-    changes = told.changes
+def _event_view(event: LoggedEvent, limit: int) -> EventView:
+    changes = event.changes
     return EventView(
-        position=told.event.at,
-        time=told.event.time,
-        event=told.name,
-        what=told.what,
-        table=told.table,
+        position=event.position,
+        time=event.time,
+        event=event.name,
+        what=event.what,
+        table=event.table,
         rows=tuple(_change_view(changes, index) for index in range(min(limit, len(changes)))) if changes else (),
-        problem=told.problem,
+        problem=event.problem,
     )
 
 

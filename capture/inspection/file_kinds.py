@@ -1,11 +1,12 @@
 """File kinds: tells by its first bytes what a file is that somebody wants to look into, and refuses what is no log."""
 
 import re
-from collections.abc import Mapping
-from enum import Enum, auto
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from agent.ports.log_files import LogFiles
+from agent.ports.plugin import sources
 from capture.errors import NotALogError
 
 _FIRST_BYTES: Final = 4096
@@ -13,37 +14,34 @@ _INDEX_LINE: Final = re.compile(r"\S.*\.\d{3,}")
 _ALLOWED: Final = frozenset("\t\n\r\f\x1b")
 
 
-class FileKind(Enum):
-    SEGMENT = auto()
-    BINLOG = auto()
-
-
-_MAGICS: Final[Mapping[bytes, FileKind]] = {b"\xfebin": FileKind.BINLOG, b"ARROW1": FileKind.SEGMENT}
+_SEGMENT: Final = b"ARROW1"
 _OTHERS: Final[Mapping[bytes, str]] = {
-    b"\xfdbin": "is an encrypted binlog file; its server decrypts it: mysqlbinlog --read-from-remote-server",
-    b"PAR1": "is a Parquet file; name a segment of the change log or a binlog file",
+    b"PAR1": "is a Parquet file; name {files}",
     b"\x1f\x8b": "is compressed with gzip; unpack it first",
     b"\x28\xb5\x2f\xfd": "is compressed with zstd; unpack it first",
     b"BZh": "is compressed with bzip2; unpack it first",
     b"\xfd7zXZ": "is compressed with xz; unpack it first",
     b"PK\x03\x04": "is a zip archive; unpack it first",
-    b"SQLite format 3": "is an SQLite database; name a segment of the change log or a binlog file",
+    b"SQLite format 3": "is an SQLite database; name {files}",
 }
 
 
-def file_kind(name: str) -> FileKind:
-    """What the file is; who names one that is not local means a segment.
+def log_files_of(name: str) -> LogFiles | None:
+    """Which source's log the file is of, None for a segment; who names one that is not local means a segment.
 
-    :raises NotALogError: it is neither a segment nor a binlog file, or cannot be read.
+    :raises NotALogError: it is none of these, or cannot be read.
     """
     if "://" in name and not name.startswith("file://"):
-        return FileKind.SEGMENT
+        return None
     path = Path(name.removeprefix("file://"))
     start = _first_bytes(path)
-    for magic, kind in _MAGICS.items():
-        if start.startswith(magic):
-            return kind
-    raise NotALogError(f"{path} {_other(start)}")
+    if start.startswith(_SEGMENT):
+        return None
+    known = [plugin.log_files for plugin in sources().usable() if plugin.log_files is not None]
+    for files in known:
+        if start.startswith(files.magic):
+            return files
+    raise NotALogError(f"{path} {_other(start, known)}")
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -61,20 +59,24 @@ def _first_bytes(path: Path) -> bytes:
         raise NotALogError(f"{path} cannot be read ({reason.lower()}); name another, or mend that") from None
 
 
-def _other(start: bytes) -> str:
+def _other(start: bytes, known: Sequence[LogFiles]) -> str:
+    readable = " or ".join(["a segment of the change log", *(files.name for files in known)])
+    others = dict(_OTHERS)
+    for files in known:
+        others |= files.unreadable
     if not start:
-        return "is empty; a segment or a binlog file has a head at least"
-    for magic, what in _OTHERS.items():
+        return f"is empty; name {readable}"
+    for magic, what in others.items():
         if start.startswith(magic):
-            return what
+            return what.format(files=readable)
     text = _text(start)
     if text is None:
-        return "is neither a segment of the change log nor a binlog file, by its first bytes; check its name"
+        return f"is not {readable}, by its first bytes; check its name"
     lines = [line for line in text.splitlines() if line.strip()]
     whole = lines if len(start) < _FIRST_BYTES else lines[:-1]
     if whole and all(_INDEX_LINE.fullmatch(line) for line in whole):
-        return f"is an index of binlog files; name one that it lists, as {whole[0][:200]}"
-    return "is a text file; name a segment of the change log or a binlog file"
+        return f"is an index of log files; name one that it lists, as {whole[0][:200]}"
+    return f"is a text file; name {readable}"
 
 
 def _text(start: bytes) -> str | None:

@@ -224,7 +224,7 @@ class _RealComparison:
 
     def _compare(self, ids: Collection[int]) -> list[TableDiff]:
         tables = [table for table in self.tables if table.table_id in ids]
-        found = diff.compare_tables(self.snapshot, self.feed.sink_uri, tables, self.feed.config.filter)
+        found = diff.compare_tables(self.snapshot, self.feed.open_sink(), tables, self.feed.config.filter)
         return [
             TableDiff(
                 table=one.table,

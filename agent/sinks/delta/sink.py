@@ -28,14 +28,15 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import create_table_with_add_actions
 
 from agent.errors import NEW_SNAPSHOT, SinkUriError, TableForeignError, TableHeldError
-from agent.ports.sink import FlushResult, FlushTask, SpanRepartition, StagedFile, Visible
+from agent.ports.sink import FlushResult, FlushTask, SinkScope, SinkUri, SpanRepartition, StagedFile, Visible
 from agent.rows.changes import INSERT, TRUNCATE, Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from agent.rows.unify import after_truncate
-from agent.sinks.delta import changelog
+from agent.sinks.delta import changelog, read
 from agent.sinks.delta.alter import repartition
 from agent.sinks.delta.alter.alter import Alterer
+from agent.sinks.delta.options import DeltaOptions
 from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import disk, history
 from agent.sinks.delta.table import files as delta_files
@@ -48,13 +49,9 @@ from agent.sinks.delta.table.lake import Lake
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import merge
-from agent.sinks.uri import SinkUri
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 
-_RETENTION_OPTION = "retention_seconds"
-_RETENTION_S = 600
-_VECTORS_OPTION = "deletion_vectors"
 _STAGED = "snapshot-"
 #: commits to different tables that are under way at a time
 _COMMITTERS = 4
@@ -63,23 +60,20 @@ T = TypeVar("T")
 
 
 class DeltaSink:
-    """``agent.ports.sink.Sink`` over Delta tables.
+    """``agent.ports.sink.Sink`` over Delta tables."""
 
-    Options of the URI: ``retention_seconds``, how long replaced files stay for readers; ``deletion_vectors``, whether
-    new upserted tables take them.
-    """
-
-    def __init__(self, uri: SinkUri, *, changefeed: str, mode: SinkMode) -> None:
-        options = dict(uri.options)
-        self._retention_s = _seconds(options.pop(_RETENTION_OPTION, str(_RETENTION_S)))
-        self._takes_vectors = _flag(options.pop(_VECTORS_OPTION, "false"), is_local=uri.is_local)
-        if uri.is_local and options:
-            known = f"{_RETENTION_OPTION} and {_VECTORS_OPTION}"
-            raise SinkUriError(f"unknown option {min(options)!r} of a Delta sink; it knows {known}")
-        self._uri = uri
-        self._options = options
-        self._lake = Lake(uri.location, uri.is_local, options)
-        self._owner = TableOwner(changefeed, mode)
+    def __init__(self, uri: SinkUri, scope: SinkScope) -> None:
+        options = DeltaOptions.model_validate(uri.options)
+        self._retention_s = max(options.retention_seconds, 0)
+        self._takes_vectors = options.deletion_vectors == "true"
+        if uri.is_local and options.storage:
+            known = ", ".join(sorted(DeltaOptions.model_fields))
+            raise SinkUriError(f"unknown option {min(options.storage)!r}: {uri.scheme}:// knows {known}")
+        if self._takes_vectors and not uri.is_local:
+            raise SinkUriError("deletion_vectors=true is for directories only (delta+file); leave it out")
+        self._options = options.storage
+        self._lake = Lake(uri.location, uri.is_local, options.storage)
+        self._owner = TableOwner(scope.changefeed, scope.mode)
 
     keeps_record = True
 
@@ -218,6 +212,12 @@ class DeltaSink:
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         Alterer(self._lake, self._owner, self.load).alter(changes)
 
+    def read_rows(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return read.read_rows(self.place(table.schema_name, table.name), schema, arrow, key=table.key)
+
+    def as_stored(self, rows: pa.RecordBatch) -> pa.Table:
+        return delta_schema.delta_table(rows)
+
     def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         place = self.place(task.table.schema_name, task.table.name)
         if task.table.key and not self._is_changelog:
@@ -334,18 +334,3 @@ def _refuse_unless_inserts(parts: Sequence[Changes]) -> None:
                 f"{part.schema.qualified_name} has no key, and a row of it was updated or deleted; "
                 "give it a primary key, or replicate it in changelog mode"
             )
-
-
-def _seconds(text: str) -> int:
-    try:
-        return max(int(text), 0)
-    except ValueError as error:
-        raise SinkUriError(f"{_RETENTION_OPTION}={text!r} is not a number of seconds") from error
-
-
-def _flag(text: str, *, is_local: bool) -> bool:
-    if text not in ("true", "false"):
-        raise SinkUriError(f"{_VECTORS_OPTION}={text!r} is neither true nor false")
-    if text == "true" and not is_local:
-        raise SinkUriError(f"{_VECTORS_OPTION}=true is for directories only (delta+file); leave it out")
-    return text == "true"

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from types import EllipsisType
 from typing import Final
 
-from agent.rows.schema import Column, Dialect, TableSchema, ZeroDates
+from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.dialect import DIALECT
 
 #: values of an image: NULL, and left out
 NULL: Final = None
@@ -25,7 +26,7 @@ def text(value: str | bytes, prefix: int = 1) -> bytes:
 
 
 def table(*columns: Column, zero_dates: ZeroDates = ZeroDates.NULL) -> TableSchema:
-    return TableSchema(7, "shop", "t", columns, dialect=Dialect.MYSQL, zero_dates=zero_dates)
+    return TableSchema(7, "shop", "t", columns, dialect=DIALECT, zero_dates=zero_dates)
 
 
 INT = Column("id", FieldType.LONG, 0, "int", is_key=True)

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from agent.rows.schema import Dialect, TableSchema
+from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import shadows
@@ -41,6 +41,7 @@ from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.ddl.shadows import Shadow
 from agent.sources.mysql.ddl.surroundings import Server
 from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from agent.sources.mysql.values.session import SYSTEM, Session
 from reactor.ids import Ts
@@ -345,7 +346,7 @@ class Interpreter:
 
     def _ours(self, schema: TableSchema, record: TableRecord) -> TableSchema:
         named = replace(schema, schema_name=record.schema_name, name=record.name)
-        return replace(named, table_id=record.table_id, dialect=Dialect.MYSQL, zero_dates=self._server.zero_dates)
+        return replace(named, table_id=record.table_id, dialect=DIALECT, zero_dates=self._server.zero_dates)
 
     def _free_id(self, name: Name, ts: Ts) -> int:
         used = {table.record.table_id for table in self._known.by_name.values()} | self._burnt | {*self._changes.before}

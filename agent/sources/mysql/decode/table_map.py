@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from agent.errors import DecodeError
-from agent.rows.schema import Column, Dialect, TableSchema
+from agent.rows.schema import Column, TableSchema
 from agent.sources.mysql.decode import charsets, type_names, types
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.decode.types import CHARACTER_TYPES, NUMERIC_TYPES, FieldType
+from agent.sources.mysql.dialect import DIALECT
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ def _parse(reader: _Reader, *, is_mariadb: bool) -> TableMap:
     columns = _complete(columns, optional, is_mariadb=is_mariadb)
     has_members = not any(c.type_id in _ENUM_OR_SET and not c.members for c in columns)
     columns = [replace(column, type_name=type_names.name_of(column)) for column in columns]
-    schema = TableSchema(table_id(schema_name, name), schema_name, name, tuple(columns), dialect=Dialect.MYSQL)
+    schema = TableSchema(table_id(schema_name, name), schema_name, name, tuple(columns), dialect=DIALECT)
     return TableMap(
         map_id,
         schema,

@@ -8,15 +8,15 @@ the log has only in part.
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from agent.errors import DecodeError, SourceError
+from agent.ports.log_files import LoggedEvent
 from agent.rows.changes import Changes
-from agent.rows.schema import LOG_BATCH, Dialect
+from agent.rows.schema import LOG_BATCH
 from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
@@ -34,20 +34,7 @@ _MAP_ID_BYTES: Final = 6
 _UNREADABLE: Final = (DecodeError, SourceError, ValueError, LookupError, struct.error, zlib.error)
 
 
-@dataclass(frozen=True, slots=True)
-class ToldEvent:
-    """One event. ``what``: what it says, where people can read it. ``changes``: of rows whose table is known.
-    ``problem``: why it cannot be read, or not all of it."""
-
-    event: FileEvent
-    name: str
-    what: str = ""
-    table: str = ""
-    changes: Changes | None = None
-    problem: str = ""
-
-
-def read_events(path: Path, *, skip: int = 0) -> Iterator[ToldEvent]:
+def read_events(path: Path, *, skip: int = 0) -> Iterator[LoggedEvent]:
     """From the file's begin, without the first ``skip``.
 
     :raises SourceConfigError: it is no binlog file.
@@ -79,33 +66,33 @@ class _Teller:
                 self._bodies[number] = event.body
                 self._maps.pop(number, None)
 
-    def told(self, event: FileEvent) -> ToldEvent:
+    def told(self, event: FileEvent) -> LoggedEvent:
         name = _NAMES.get(event.type, f"type {event.type}")
         if event.damage:
-            return ToldEvent(event, "damage", problem=event.damage)
+            return _logged(event, "damage", problem=event.damage)
         try:
             if event.type == wire.TABLE_MAP:
                 schema = self._map(event.body[:_MAP_ID_BYTES]).schema
                 columns = ", ".join(f"{column.name} {column.type_name}".strip() for column in schema.columns)
-                return ToldEvent(event, name, columns, schema.qualified_name)
+                return _logged(event, name, columns, schema.qualified_name)
             if event.type in wire.ROWS:
                 return self._rows(event, name)
-            return ToldEvent(event, name, event_words.words(event))
+            return _logged(event, name, event_words.words(event))
         except _UNREADABLE as error:
-            return ToldEvent(event, name, problem=_reason(error))
+            return _logged(event, name, problem=_reason(error))
 
-    def _rows(self, event: FileEvent, name: str) -> ToldEvent:
+    def _rows(self, event: FileEvent, name: str) -> LoggedEvent:
         number = event.body[:_MAP_ID_BYTES]
         if number not in self._bodies:
             map_id = int.from_bytes(number, "little")
             what = "the statement ends" if map_id == wire.DUMMY_MAP else f"of table {map_id}, whose map is not here"
-            return ToldEvent(event, name, what)
+            return _logged(event, name, what)
         table = self._map(number)
         try:
             changes = _decoded(table, event)
         except _UNREADABLE as error:
-            return ToldEvent(event, name, table=table.schema.qualified_name, problem=_reason(error))
-        return ToldEvent(event, name, table=table.schema.qualified_name, changes=changes)
+            return _logged(event, name, table=table.schema.qualified_name, problem=_reason(error))
+        return _logged(event, name, table=table.schema.qualified_name, changes=changes)
 
     def _map(self, number: bytes) -> TableMap:
         if number not in self._maps:
@@ -113,9 +100,14 @@ class _Teller:
         return self._maps[number]
 
 
+def _logged(
+    event: FileEvent, name: str, what: str = "", table: str = "", changes: Changes | None = None, problem: str = ""
+) -> LoggedEvent:
+    return LoggedEvent(event.at, event.time, name, what, table, changes, problem)
+
+
 def _decoded(known: TableMap, event: FileEvent) -> Changes:
     schema, line = loose_rows.readable(known.schema, bytes([event.type]) + event.body)
-    assert schema.dialect is Dialect.MYSQL
     columns = [pa.array([event.at]), pa.array([0]), pa.array([line], pa.large_binary())]
     return decode(schema, pa.record_batch(columns, schema=LOG_BATCH))
 

@@ -14,10 +14,11 @@ from itertools import groupby
 from typing import Any, Final, Protocol
 
 from agent.errors import SourceConfigError
-from agent.rows.schema import Column, Dialect, TableSchema, ZeroDates
+from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.sources.mysql.decode import type_names
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.server.sql import literal
 
 SYSTEM_SCHEMAS: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
@@ -115,7 +116,7 @@ def read_schemas(
                     schema_name,
                     name,
                     columns,
-                    dialect=Dialect.MYSQL,
+                    dialect=DIALECT,
                     zero_dates=zero_dates,
                     collation=collations.get(defaults.get((schema_name, name), ""), 0),
                 )

@@ -3,6 +3,7 @@
 import datetime
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import SinkUriError, TableHeldError
-from agent.feeds.diff import TableDiff, compare, compare_tables
+from agent.feeds.diff import TableDiff, compare_tables
+from agent.feeds.diff import compare as compare_as
 from agent.ports.sink import FlushTask
 from agent.ports.source import BEGIN, Scope, Source
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, Changes
 from agent.sinks import open_sink
 from agent.sinks.delta.read import read_rows
 from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table.schema import delta_table
 from agent.sources import open_source
 from agent.sources.postgres.decode.types import arrow_schema
 from agent.sources.postgres.server.catalog import read_schemas
@@ -39,6 +42,7 @@ from tests.unit.agent.changes_build import (
 )
 
 KEY = ["id"]
+compare = partial(compare_as, as_stored=delta_table)
 
 
 def rows(*values: tuple[Any, ...]) -> list[pa.RecordBatch]:
@@ -206,4 +210,4 @@ def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> N
 
 def compared(source: Source, sink_uri: str, *records: TableRecord) -> list[TableDiff]:
     with closing(source.snapshot(records, BEGIN)) as snapshot:
-        return compare_tables(snapshot, sink_uri, records)
+        return compare_tables(snapshot, open_sink(sink_uri, changefeed="f", mode=SinkMode.UPSERT), records)

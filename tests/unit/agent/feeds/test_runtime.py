@@ -11,8 +11,7 @@ import anyio
 from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink
-from agent.sinks.blackhole import BlackholeSink
-from agent.sinks.uri import parse_sink_uri
+from agent.sinks.blackhole.sink import BlackholeSink
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode, TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
@@ -22,7 +21,6 @@ TABLE = TableRecord(table_id=1, schema_name="public", name="t")
 
 class SilentSink(BlackholeSink):
     def __init__(self, asked: threading.Event, answer: threading.Event) -> None:
-        super().__init__(parse_sink_uri("blackhole://"), changefeed="f", mode=SinkMode.UPSERT)
         self._asked, self._answer = asked, answer
 
     def committed_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:

@@ -44,8 +44,11 @@ def test_what_is_shown_has_no_secret() -> None:
         ("iceberg+file:///lake", r"there is no sink for iceberg\+file://; there are blackhole, delta\+file, delta\+s3"),
         ("/lake", "is not a URI; write for instance delta"),
         ("delta+file://lake", r"must name an absolute directory: delta\+file:///dir"),
-        ("delta+file:///lake?retention=1", "unknown option 'retention' of a Delta sink"),
-        ("delta+file:///lake?retention_seconds=soon", "is not a number of seconds"),
+        ("delta+file:///lake?retention=1", r"unknown option 'retention': delta\+file:// knows deletion_vectors, ret"),
+        (
+            "delta+file:///lake?retention_seconds=soon",
+            r"option retention_seconds of delta\+file:// is wrong: Input should",
+        ),
         ("blackhole://?x=1", "unknown option 'x': blackhole:// has none"),
     ],
 )

@@ -12,10 +12,12 @@ import pytest
 from agent.log import segment
 from agent.log.storage import LogDirectory
 from agent.rows.batches import TableBatch
-from agent.rows.schema import LOG_BATCH, Column, Dialect, TableSchema
+from agent.rows.schema import LOG_BATCH, Column, TableSchema
 from agent.sources.mysql.decode import wire
+from agent.sources.mysql.dialect import DIALECT
+from agent.sources.mysql.plugin import BINLOG
 from capture.cli.main import main
-from capture.inspection.contents import EventView, inspect_binlog
+from capture.inspection.contents import EventView, inspect_events
 from reactor.ids import Ts
 from tests import binlog_files
 from tests.binlog_files import BinlogFile, number, query, rows, table_map
@@ -32,7 +34,7 @@ def written(path: Path, file: BinlogFile) -> str:
 
 
 def told(directory: Path, file: BinlogFile) -> list[EventView]:
-    return list(inspect_binlog(written(directory / "b", file), limit=9))
+    return list(inspect_events(BINLOG, written(directory / "b", file), limit=9))
 
 
 def words(events: list[EventView]) -> dict[str, str]:
@@ -42,9 +44,9 @@ def words(events: list[EventView]) -> dict[str, str]:
 @pytest.mark.parametrize("age", binlog_files.samples())
 def test_every_event_of_every_age_is_read(tmp_path: Path, age: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "b", binlog_files.samples()[age])
-    assert [one.problem for one in inspect_binlog(path, limit=9) if one.problem] == []
+    assert [one.problem for one in inspect_events(BINLOG, path, limit=9) if one.problem] == []
     assert main(["log", "inspect", path, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["events"]) == len(list(inspect_binlog(path, limit=0)))
+    assert len(json.loads(capsys.readouterr().out)["events"]) == len(list(inspect_events(BINLOG, path, limit=0)))
 
 
 def test_nothing_that_is_to_be_copied_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +212,7 @@ def test_each_other_file_gets_its_own_line(tmp_path: Path, capsys: pytest.Captur
     assert "is a Parquet file" in lines["parquet"]
     assert "is an Arrow file, but no segment" in lines["arrow"]
     assert "is a text file" in lines["text"]
-    assert "is an index of binlog files; name one that it lists, as ./binlog.000001" in lines["index"]
+    assert "is an index of log files; name one that it lists, as ./binlog.000001" in lines["index"]
     assert "is empty" in lines["empty"]
     assert "is an encrypted binlog file" in lines["encrypted"]
     assert "compressed with gzip" in lines["gzip"]
@@ -227,7 +229,7 @@ def own(tmp_path: Path) -> Path:
     columns = (Column("i", 3, 0, "int", is_key=True),)
     batches = []
     for name in ("t", "u"):
-        schema = TableSchema(1, "a", name, columns, dialect=Dialect.MYSQL)
+        schema = TableSchema(1, "a", name, columns, dialect=DIALECT)
         events = [bytes([wire.WRITE_V2]) + rows(number(value)) for value in range(50)]
         data = [pa.array(range(50), pa.int64()), pa.array([0] * 50, pa.int64()), pa.array(events, pa.large_binary())]
         batches.append(TableBatch(schema, pa.record_batch(data, schema=LOG_BATCH), 1.0))

@@ -312,7 +312,7 @@ def test_a_table_that_asks_for_more_is_left_to_delta_rs(sink: DeltaSink) -> None
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("delta+file:///lake?deletion_vectors=1", "neither true nor false"),
+        ("delta+file:///lake?deletion_vectors=1", "should be 'true' or 'false'"),
         ("delta+s3://bucket/x?deletion_vectors=true", "for directories only"),
     ],
 )

@@ -10,8 +10,9 @@ from agent.rows.arena import Arena
 from agent.rows.changes import DELETE, INSERT, UPDATE
 from agent.sources import open_source
 from agent.sources.mysql.decode.decode import decode
+from agent.sources.mysql.plugin import BINLOG
 from agent.sources.mysql.position.positions import SourcePosition
-from capture.inspection.contents import inspect_binlog
+from capture.inspection.contents import inspect_events
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode, TableRecord
 from tests.integration.agent.sources.mysql.binlog_rig import read_until, run, where
 from tests.mysql_package import OLDER, why_not
@@ -124,6 +125,6 @@ def test_its_files_are_read_whole(old: EmbeddedMysql) -> None:
         statements.append("SET binlog_row_value_options = PARTIAL_JSON")
         statements.append("UPDATE t SET j = JSON_SET('{}', '$.a', 7) WHERE i = 72")
     run(old, DATABASE, *statements, "DELETE FROM t")
-    told = list(inspect_binlog(str(old.data_directory / file), limit=100, count=None))
+    told = list(inspect_events(BINLOG, str(old.data_directory / file), limit=100, count=None))
     assert [one.problem for one in told if one.problem] == []
     assert len([row for one in told for row in one.rows]) == len([text for text in statements if " t" in text]) + 2

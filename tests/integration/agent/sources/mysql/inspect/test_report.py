@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.sources.mysql.plugin import BINLOG
 from capture.cli.main import main
 from capture.embedded import EmbeddedMariaDB
-from capture.inspection.contents import inspect_binlog
+from capture.inspection.contents import inspect_events
 from tests.mysql_server import EmbeddedMysql, is_mariadb
 
 
@@ -24,7 +25,7 @@ def path(server: EmbeddedMariaDB) -> str:
 
 
 def test_events_are_told_and_rows_decoded(server: EmbeddedMariaDB, path: str) -> None:
-    found = list(inspect_binlog(path, limit=5))
+    found = list(inspect_events(BINLOG, path, limit=5))
     assert (found[0].event, found[0].position) == ("format description", 4)
     assert ("MariaDB" in found[0].what) is is_mariadb(server)
     assert any(one.event == "query" and "CREATE TABLE person" in one.what for one in found)
@@ -38,8 +39,8 @@ def test_events_are_told_and_rows_decoded(server: EmbeddedMariaDB, path: str) ->
 
 
 def test_a_part_of_it(path: str) -> None:
-    whole = list(inspect_binlog(path, limit=1))
-    assert list(inspect_binlog(path, limit=1, skip=3, count=2)) == whole[3:5]
+    whole = list(inspect_events(BINLOG, path, limit=1))
+    assert list(inspect_events(BINLOG, path, limit=1, skip=3, count=2)) == whole[3:5]
     assert all(len(one.rows) <= 1 for one in whole)
 
 
@@ -54,7 +55,7 @@ def test_the_command_prints_it(server: EmbeddedMariaDB, path: str, capsys: pytes
 
 
 def test_a_damaged_event_is_named(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    events = list(inspect_binlog(path, limit=0))
+    events = list(inspect_events(BINLOG, path, limit=0))
     number, at = next((index, one.position) for index, one in enumerate(events) if one.table)
     data = bytearray(Path(path).read_bytes())
     data[events[number + 1].position - 5] ^= 1  # the last byte before the checksum
@@ -73,7 +74,7 @@ def test_a_compressed_transaction_of_mysql_is_told(mysql: EmbeddedMysql) -> None
     with contextlib.closing(mysql.connect("packed")) as session, session.cursor() as cursor:
         cursor.execute("SET binlog_transaction_compression = ON")
         cursor.execute("INSERT INTO person SELECT seq, repeat('x', 190) FROM seq_1_to_100")
-    told = list(inspect_binlog(str(mysql.data_directory / str(file)), limit=1000))
+    told = list(inspect_events(BINLOG, str(mysql.data_directory / str(file)), limit=1000))
     kinds = [one.event for one in told]
     packed = kinds.index("transaction payload")
     assert kinds[packed + 1 : packed + 4] == ["query", "table map", "write v2"]

@@ -13,6 +13,7 @@ from agent.rows.schema_change import KnownTable
 from agent.schema_changes.apply import Terms, apply
 from agent.sinks.delta.read import read_rows
 from agent.sinks.delta.sink import DeltaSink
+from agent.sinks.delta.table.schema import delta_table
 from agent.sources.common import schema_diff
 from agent.sources.common.schema_diff import Columns
 from agent.sources.postgres.server.connection import connect
@@ -97,7 +98,9 @@ class Bed:
         def stored() -> list[pa.RecordBatch]:
             return list(read_rows(place, schema, arrow_schema(schema), key=("id",)))
 
-        return compare("t", lambda: read_table(self.uri, schema), stored, key=("id",)).differences
+        return compare(
+            "t", lambda: read_table(self.uri, schema), stored, key=("id",), as_stored=delta_table
+        ).differences
 
 
 @pytest.mark.parametrize("mode", list(SinkMode))

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError, SourceError
+from agent.ports.log_files import LoggedEvent
 from agent.ports.source import StreamRestart
 from agent.rows.arena import Arena
 from agent.sources.mysql.binlog.stream import BinlogStream
@@ -28,7 +29,7 @@ from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.decode.json import binary
 from agent.sources.mysql.decode.table_map import parse_table_map
 from agent.sources.mysql.inspect.file import MAGIC, open_binlog
-from agent.sources.mysql.inspect.report import ToldEvent, read_events
+from agent.sources.mysql.inspect.report import read_events
 from agent.sources.mysql.position.positions import BinlogPosition, first_epoch
 from reactor.errors import WeirError
 from reactor.records.changefeed import DdlRecord
@@ -79,7 +80,7 @@ def with_checksums(data: bytearray) -> bytearray:
     return data
 
 
-def told_until_error(path: Path) -> tuple[list[ToldEvent], str]:
+def told_until_error(path: Path) -> tuple[list[LoggedEvent], str]:
     found = []
     try:
         for told in read_events(path):
@@ -99,7 +100,7 @@ def test_a_damaged_file_is_told_as_far_as_it_goes(
     data = data if keeps_checksums else with_checksums(data)
     (tmp_path / "b").write_bytes(data[: max(int(cut * 2 * len(data)), 1)])
     found, error = told_until_error(tmp_path / "b")
-    assert all("\n" not in told.problem and told.event.at < len(data) for told in found)
+    assert all("\n" not in told.problem and told.position < len(data) for told in found)
     assert "\n" not in error
 
 

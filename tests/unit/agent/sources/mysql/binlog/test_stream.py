@@ -24,7 +24,7 @@ from agent.errors import (
 )
 from agent.ports.source import StreamRestart
 from agent.rows.arena import Arena, LogChunk
-from agent.rows.schema import Column, Dialect, TableSchema
+from agent.rows.schema import Column, TableSchema
 from agent.sources.mysql.binlog import declarations as declarations_module
 from agent.sources.mysql.binlog import split
 from agent.sources.mysql.binlog.declarations import Declarations
@@ -34,6 +34,7 @@ from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.decode.table_name import parse_table_name
+from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.position.positions import BinlogPosition, first_epoch, pack
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord
@@ -45,7 +46,7 @@ FILE = "binlog.000001"
 def describe(body: bytes) -> TableSchema:
     schema_name, name = parse_table_name(body)
     return TableSchema(
-        table_id(schema_name, name), schema_name, name, (Column("i", 3, 0, is_key=True),), dialect=Dialect.MYSQL
+        table_id(schema_name, name), schema_name, name, (Column("i", 3, 0, is_key=True),), dialect=DIALECT
     )
 
 
@@ -529,7 +530,7 @@ def test_a_version_that_comes_back_gets_a_slot_of_its_own() -> None:
 
     def named(body: bytes) -> TableSchema:
         columns = tuple(Column(name, 3, 0) for name in versions[body[body.index(b"t\0") + 3 : -2]])
-        return TableSchema(1, "a", "t", columns, dialect=Dialect.MYSQL)
+        return TableSchema(1, "a", "t", columns, dialect=DIALECT)
 
     declared = Declarations(is_wanted, named)
     slots = [declared.declare(table_map(n, columns=c), txn=n) for n, c in enumerate((b"\3", b"\3\3", b"\3", b"\3"), 1)]

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError
-from agent.rows.schema import Column, Dialect
+from agent.rows.schema import Column
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
 from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.dialect import DIALECT
 
 
 def _counted(data: bytes) -> bytes:
@@ -60,7 +61,7 @@ def test_the_table_and_what_full_metadata_says_of_it() -> None:
     )
     assert found.map_id == 0x0102030405
     assert found.schema.table_id == table_id("shop", "t")
-    assert found.schema.dialect is Dialect.MYSQL
+    assert found.schema.dialect == DIALECT
     assert found.schema.qualified_name == "shop.t"
     assert found.schema.columns == (
         Column("id", FieldType.LONG, 0, "int unsigned", is_key=True, is_unsigned=True),

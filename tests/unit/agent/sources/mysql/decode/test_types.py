@@ -6,10 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from agent.rows.schema import SOURCE_TYPE, Column, Dialect, TableSchema, ZeroDates
+from agent.rows.schema import SOURCE_TYPE, Column, TableSchema, ZeroDates
 from agent.sinks.delta.table.schema import delta_type
 from agent.sources.mysql.decode import charsets, columns, type_names, types
 from agent.sources.mysql.decode.types import FieldType, Kind
+from agent.sources.mysql.dialect import DIALECT
 
 _DOCUMENT = Path(__file__).parents[6] / "docs" / "types.md"
 
@@ -112,7 +113,7 @@ def test_under_the_rule_string_calendar_types_are_text_and_no_others() -> None:
 
 def test_fields_are_nullable_and_carry_the_source_type() -> None:
     named = [replace(column, type_name=name) for name, column in _COLUMNS.items()]
-    schema = TableSchema(1, "s", "t", tuple(named), dialect=Dialect.MYSQL, zero_dates=ZeroDates.STRING)
+    schema = TableSchema(1, "s", "t", tuple(named), dialect=DIALECT, zero_dates=ZeroDates.STRING)
     arrow = types.arrow_schema(schema)
     assert all(field.nullable for field in arrow)
     assert [field.metadata[SOURCE_TYPE].decode() for field in arrow] == list(_COLUMNS)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.rows.schema import Column, Dialect, TableSchema
+from agent.rows.schema import Column, TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.parser.parse import (
     Altered,
@@ -18,6 +18,7 @@ from agent.sources.mysql.ddl.parser.parse import (
     parse_ddl,
 )
 from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.dialect import DIALECT
 from agent.sources.registry import arrow_schema
 
 T = ("d", "t")
@@ -32,7 +33,7 @@ def table(name: str = "t", *, key: str = "id") -> TableSchema:
     marked = tuple(
         Column(c.name, c.type_id, c.modifier, c.type_name, c.name == key, c.is_unsigned, c.collation) for c in columns
     )
-    return TableSchema(7, "d", name, marked, dialect=Dialect.MYSQL)
+    return TableSchema(7, "d", name, marked, dialect=DIALECT)
 
 
 def parsed(statement: str, *, is_mariadb: bool = True) -> list[Edit]:

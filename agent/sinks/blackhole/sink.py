@@ -9,22 +9,16 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from agent.errors import SinkUriError
 from agent.ports.sink import FlushResult, FlushTask, SpanRepartition, StagedFile, Visible
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
-from agent.sinks.uri import SinkUri
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import TableRecord
 
 
 class BlackholeSink:
     """``agent.ports.sink.Sink`` without a place to write to."""
-
-    def __init__(self, uri: SinkUri, *, changefeed: str, mode: SinkMode) -> None:
-        if uri.options:
-            raise SinkUriError(f"unknown option {min(uri.options)!r}: blackhole:// has none")
 
     keeps_record = False
 

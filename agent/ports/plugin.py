@@ -1,0 +1,181 @@
+"""Plugins: what a package with a sink or a source brings, found by entry points of ``weir.sinks`` and ``weir.sources``.
+
+The name of an entry point is the scheme of the URIs that it opens, for a sink the part in front of a ``+``. Its module
+is imported when a URI of that scheme comes, so that nobody pays for what they do not use, and a plugin that does not
+import harms no other. Built-in sinks and sources come the same way.
+
+A source checkout reads its own entry points from ``pyproject.toml``: the metadata of an editable install is as old as
+the last ``pip install``.
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from agent.errors import PluginError
+from agent.ports.dialect import Dialect
+from agent.ports.log_files import LogFiles
+from agent.ports.sink import Sink, SinkScope, SinkUri
+from agent.ports.source import Scope, Source
+
+SINKS: Final = "weir.sinks"
+SOURCES: Final = "weir.sources"
+_OWN: Final = "weir-cdc"
+_PYPROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
+
+
+class NoOptions(BaseModel, extra="forbid"):
+    """Of a URI that has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """``summary``: one line for people. ``preload``: modules that Spark's daemon imports before it forks its workers;
+    importing them must start no thread. ``ship``: packages that executors on other machines need beside the plugin's
+    own."""
+
+    summary: str
+    schemes: tuple[str, ...]
+    preload: tuple[str, ...] = ()
+    ship: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlugin(Plugin):
+    """``options``: those of the URI, checked before ``open``, which imports the heavy modules inside."""
+
+    open: Callable[[SinkUri, SinkScope], Sink]
+    options: type[BaseModel] = NoOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlugin(Plugin):
+    """``dialect``: whose columns and events the tables' are. It is stored with them (``TableSchema.dialect``), and is
+    the name of an entry point of this plugin, by which it is found; ``reader`` reads them. ``log_files``: what ``log
+    inspect`` can read of the source's own log."""
+
+    dialect: str
+    open: Callable[[str, Scope], Source]
+    reader: Callable[[], Dialect]
+    log_files: LogFiles | None = None
+
+
+P = TypeVar("P", bound=Plugin)
+
+
+@dataclass(frozen=True)
+class Found(Generic[P]):
+    """An entry point, and from where it is. ``problem``: why it is not used, empty where that is not known yet."""
+
+    entry: EntryPoint
+    kind: type[P]
+    package: str
+    problem: str = ""
+
+    @cached_property
+    def plugin(self) -> P:
+        """Imported once.
+
+        :raises PluginError: the plugin cannot be used; names it with the reason.
+        """
+        if self.problem:
+            raise PluginError(self.problem)
+        try:
+            plugin = self.entry.load()
+        except Exception as error:  # a plugin may fail in any way, and must not take others along
+            reason = str(error).splitlines()[0] if str(error) else "no reason given"
+            raise PluginError(
+                f"{self.entry.name!r} of package {self.package} does not import ({type(error).__name__}: {reason}); "
+                "install what it needs on every capture"
+            ) from error
+        if not isinstance(plugin, self.kind):
+            raise PluginError(
+                f"{self.entry.name!r} of package {self.package} is no {self.kind.__name__}, but "
+                f"{type(plugin).__name__}; name its plugin in the entry point"
+            )
+        return plugin
+
+
+class Plugins(Generic[P]):
+    """The plugins of one group, by the name of their entry points."""
+
+    def __init__(self, found: Mapping[str, Found[P]], rivals: tuple[Found[P], ...] = ()) -> None:
+        self._found = found
+        self._rivals = rivals
+
+    def get(self, name: str) -> P | None:
+        """:raises PluginError: there is one, and it cannot be used."""
+        found = self._found.get(name)
+        return found.plugin if found is not None else None
+
+    def found(self) -> tuple[Found[P], ...]:
+        """All, also those that cannot be used."""
+        return (*self._found.values(), *self._rivals)
+
+    def importable(self) -> Iterator[tuple[EntryPoint, P]]:
+        """Those that can be used. Imports all of them."""
+        for found in self.found():
+            try:
+                yield found.entry, found.plugin
+            except PluginError:
+                continue
+
+    def usable(self) -> list[P]:
+        """Each once, though it may have several names."""
+        return list({id(plugin): plugin for _, plugin in self.importable()}.values())
+
+    def schemes(self) -> tuple[str, ...]:
+        return tuple(sorted(scheme for plugin in self.usable() for scheme in plugin.schemes))
+
+
+@cache
+def sinks() -> Plugins[SinkPlugin]:
+    return load(SINKS, SinkPlugin)
+
+
+@cache
+def sources() -> Plugins[SourcePlugin]:
+    return load(SOURCES, SourcePlugin)
+
+
+def load(group: str, kind: type[P]) -> Plugins[P]:
+    """What is installed, without importing any of it. Of two entry points with one name ours counts, else the package
+    that is first by name."""
+    declared = _declared(group)
+    others = [entry for entry in entry_points(group=group) if not (declared and _package(entry) == _OWN)]
+    others.sort(key=lambda entry: (_package(entry) != _OWN, _package(entry)))
+    found: dict[str, Found[P]] = {}
+    rivals: list[Found[P]] = []
+    for entry in (*declared, *others):
+        package = _package(entry)
+        if (first := found.get(entry.name)) is None:
+            found[entry.name] = Found(entry, kind, package)
+        elif first.entry.value != entry.value:
+            problem = f"{entry.name!r} of package {package} is not used: package {first.package} has that name too"
+            rivals.append(Found(entry, kind, package, problem))
+    return Plugins(found, tuple(rivals))
+
+
+def _package(entry: EntryPoint) -> str:
+    return _OWN if entry.dist is None else entry.dist.name
+
+
+def _declared(group: str) -> list[EntryPoint]:
+    """Those of the checkout that this module lies in; none where it is installed."""
+    return [EntryPoint(name, value, group) for name, value in _checkout().get(group, {}).items()]
+
+
+@cache
+def _checkout() -> Mapping[str, Mapping[str, str]]:
+    try:
+        project = tomllib.loads(_PYPROJECT.read_text())["project"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    declared: Mapping[str, Mapping[str, str]] = project.get("entry-points", {})
+    return declared if project.get("name") == _OWN else {}

@@ -1,0 +1,1 @@
+"""Blackhole: the sink that keeps nothing."""

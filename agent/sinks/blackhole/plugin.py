@@ -1,0 +1,15 @@
+"""Blackhole plugin: a sink that counts and keeps nothing."""
+
+from agent.ports.plugin import SinkPlugin
+from agent.ports.sink import Sink, SinkScope, SinkUri
+
+
+def _open(uri: SinkUri, scope: SinkScope) -> Sink:
+    from agent.sinks.blackhole.sink import BlackholeSink
+
+    return BlackholeSink()
+
+
+PLUGIN = SinkPlugin(
+    summary="nothing is kept; for measuring what is in front of a sink", schemes=("blackhole",), open=_open
+)
