@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def open_toy(uri: str) -> object:
+def open_toy(uri: str) -> Any:
     return open_sink(uri, changefeed="f", mode=SinkMode.UPSERT)
 
 
@@ -58,7 +59,7 @@ def test_every_plugin_has_the_schemes_that_its_entry_points_name() -> None:
 def test_a_sink_of_another_package(site: Path) -> None:
     text = plugin_package.SINK.format(scheme="toy+file")
     plugin_package.install(site, "toy-sink", group=SINKS, name="toy", text=text)
-    uri, scope = open_toy("toy+file:///lake")  # type: ignore[misc]
+    uri, scope = open_toy("toy+file:///lake")
     assert (uri.location, scope.changefeed) == ("/lake", "f")
     with pytest.raises(SinkUriError, match="unknown option 'x': toy\\+file:// has none"):
         open_toy("toy+file:///lake?x=1")
