@@ -61,7 +61,7 @@ class Newcomers:
 
     def has_old_rows(self, relation: Relation) -> bool:
         """Rows that existed at the last proof, as they were."""
-        return self._has_rows(relation, f"age(xmin) > {self.now.ahead - self.before.horizon}", otherwise=False)
+        return self._has_rows(relation, self._older_than(self.before.horizon), otherwise=False)
 
     def has_rows(self, relation: Relation) -> bool:
         """Whether the table has any rows. A concurrent rewrite of the table hides them."""
@@ -78,7 +78,12 @@ class Newcomers:
         """Of a settled table: it has no rows but of those who began since it was published."""
         since = self._published_at(table_id)
         relation = self.now.tables.get(table_id)
-        return relation is not None and not self._has_rows(relation, f"age(xmin) > {self.now.ahead - since}")
+        return relation is not None and not self._has_rows(relation, self._older_than(since))
+
+    def _older_than(self, xid: int) -> str:
+        """SQL condition of rows that an older transaction wrote."""
+        assert xid <= self.now.ahead
+        return xids.older_sql(xid) if xids.is_comparable(xid, self.now.ahead) else "false"
 
     def _published_at(self, table_id: int) -> int:
         """By what every row was seen that publishes it."""

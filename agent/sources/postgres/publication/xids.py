@@ -7,6 +7,7 @@ over. What cannot be of the last two thousand million transactions is older than
 from typing import Final
 
 _ROUND: Final = 1 << 32
+_COMPARABLE: Final = _ROUND // 2
 #: below it are PostgreSQL's own: bootstrap, frozen
 _FIRST_NORMAL: Final = 3
 #: of a row that is older than all that counts
@@ -19,9 +20,24 @@ def full(xmin: int, ahead: int) -> int:
     """The full number of ``xmin``. ``ahead``: the first number that was not given yet when the row was seen."""
     assert 0 <= xmin < _ROUND
     age = (ahead - xmin) % _ROUND
-    if xmin < _FIRST_NORMAL or age >= _ROUND // 2 or age > ahead:
+    if xmin < _FIRST_NORMAL or age >= _COMPARABLE or age > ahead:
         return ANCIENT
     return ahead - age
+
+
+def is_comparable(xid: int, ahead: int) -> bool:
+    """The server can tell from 32 bits what is older than it."""
+    return ahead - xid < _COMPARABLE
+
+
+def older_sql(xid: int, comparison: str = ">") -> str:
+    """SQL condition of rows that an older transaction wrote; with ``>=``, that one or an older.
+
+    ``age`` counts from the next number that the server will give, which other sessions move between two statements. So
+    both ages are taken in one.
+    """
+    number = max(xid % _ROUND, _FIRST_NORMAL)
+    return f"pg_catalog.age(xmin) {comparison} pg_catalog.age('{number}'::pg_catalog.xid)"
 
 
 def parse_snapshot(text: str) -> tuple[int, int]:

@@ -17,6 +17,7 @@ import structlog
 from agent.errors import SourceError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
+from agent.sources.postgres.publication.xids import older_sql
 from agent.sources.postgres.server.catalog import rows_of
 from agent.sources.postgres.server.connection import QUALIFIED_NAMES_SQL, Connection
 from agent.sources.postgres.server.keys import key_of
@@ -29,8 +30,8 @@ _SCAN_MS: Final = 10_000
 
 _log = structlog.get_logger()
 
-_AGES_SQL: Final = (
-    "SELECT attname, pg_catalog.age(xmin)::text FROM pg_catalog.pg_attribute "
+_XMINS_SQL: Final = (
+    "SELECT attname, xmin::text FROM pg_catalog.pg_attribute "
     "WHERE attrelid = {table} AND attnum > 0 AND NOT attisdropped"
 )
 _NAME_SQL: Final = (
@@ -114,8 +115,10 @@ def has_untold(connection: Connection, table_id: int, columns: Collection[str]) 
         if not names:
             return False
         table = TableSchema(table_id, str(names[0][0]), str(names[0][1]), ())
-        ages = {str(name): age for name, age in connection.query(_AGES_SQL.format(table=int(table_id)))}
-        old = (f"({identifier(name)} IS NOT NULL AND age(xmin) >= {ages[name]})" for name in columns if name in ages)
+        xmins = {str(name): int(xmin or 0) for name, xmin in connection.query(_XMINS_SQL.format(table=int(table_id)))}
+        old = (
+            f"({identifier(name)} IS NOT NULL AND {older_sql(xmins[name], '>=')})" for name in columns if name in xmins
+        )
         condition = " OR ".join(old) or "false"
         return bool(connection.query(f"SELECT 1 FROM {rows_of(connection, table)} WHERE {condition} LIMIT 1"))
     except SourceError as error:

@@ -13,6 +13,7 @@ from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.stream.catalog_lookup import has_untold
 from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
@@ -100,11 +101,24 @@ def _proof(
     return Proof.from_text(proof.to_text()), found
 
 
+class _Busy(Connection):
+    """A connection to a server on which others write: transactions begin between any two of our statements."""
+
+    def __init__(self, connection: Connection, other: Connection) -> None:
+        self._connection, self._other = connection, other
+        self.server_version = connection.server_version
+
+    def query(self, sql: str, *, timeout_s: float = 60) -> list[tuple[str | None, ...]]:
+        rows = self._connection.query(sql, timeout_s=timeout_s)
+        for _ in range(9):
+            self._other.query("SELECT pg_catalog.pg_current_xact_id()")
+        return rows
+
+
 def _number(connection: Connection, sql: str) -> int:
     return int(connection.query(f"SELECT ({sql})::int8")[0][0] or 0)
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("value", _KINDS)
 def test_an_expression_is_seen_wherever_the_server_would_have_kept_the_values(
     connection: Connection, value: str
@@ -154,6 +168,31 @@ def test_a_table_is_suspect_iff_its_values_are_in_no_stream(connection: Connecti
         connection.query(statement)
     _, found = _proof(connection, before, tables, was_truncated="TRUNCATE" in statements)
     assert [table for table in tables if found[table]] == (tables[:1] if statements in _HARMFUL else [])
+
+
+def test_what_others_write_meanwhile_makes_no_row_an_old_one(
+    connection: Connection, postgres: EmbeddedPostgres
+) -> None:
+    for statement in (*_TABLES.split("; "), _ROWS):
+        connection.query(statement)
+    table = _number(connection, "'t'::regclass::oid")
+    before, _ = _proof(connection, None, [table])
+    connection.query("ALTER TABLE t ALTER v TYPE text USING upper(v)")
+    with connect(postgres.uri()) as other:
+        assert _proof(_Busy(connection, other), before, [table])[1][table]
+
+
+def test_rows_of_after_a_column_are_not_taken_for_older_ones(
+    connection: Connection, postgres: EmbeddedPostgres
+) -> None:
+    for statement in (*_TABLES.split("; "), "ALTER TABLE t ADD w int DEFAULT random() * 9"):
+        connection.query(statement)
+    table = _number(connection, "'t'::regclass::oid")
+    connection.query("INSERT INTO t SELECT n, 'a' FROM generate_series(1, 3) n")
+    with connect(postgres.uri()) as other:
+        assert not has_untold(_Busy(connection, other), table, {"w"})
+    connection.query("ALTER TABLE t ADD x int DEFAULT random() * 9")
+    assert has_untold(connection, table, {"x"})
 
 
 @pytest.fixture
