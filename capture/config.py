@@ -8,9 +8,9 @@ names the key, where it was found, and the nearest key there is.
 import difflib
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -23,6 +23,13 @@ from reactor.records.changefeed import ChangefeedConfig
 
 M = TypeVar("M", bound=BaseModel)
 _ENV_PREFIX = "WEIR_"
+#: pydantic's kinds of errors that name types of Python, in TOML's words
+_WORDS: Final[Mapping[str, str]] = {
+    "tuple_type": "must be a list",
+    "model_type": "must be a table",
+    "dict_type": "must be a table",
+    "string_type": "must be a text in quotes",
+}
 
 
 def _listed(value: Any) -> Any:
@@ -149,6 +156,9 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 def _underscored(data: Mapping[str, Any]) -> dict[str, Any]:
     # Spark's settings are a mapping with keys of its own.
+    for key in data:
+        if "-" in key and (other := key.replace("-", "_")) in data:
+            raise ConfigError(f"{key!r} and {other!r} are the same key; keep one of them")
     return {key.replace("-", "_"): value if key == "spark" else _plain(value) for key, value in data.items()}
 
 
@@ -159,11 +169,11 @@ def _plain(value: Any) -> Any:
 
 
 def _check_keys(model: type[BaseModel], data: Mapping[str, Any], *, where: str) -> None:
-    for path, known in _unknown_keys(model, data):
-        name = path[-1]
+    for path, names in _unknown_keys(model, data):
+        name, known = _written(path[-1:]), [_written((known,)) for known in names]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         cure = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
-        raise ConfigError(f"unknown key {'.'.join(path)!r} in {where}; {cure}")
+        raise ConfigError(f"unknown key {_written(path)!r} in {where}; {cure}")
 
 
 def _unknown_keys(model: type[BaseModel], data: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], list[str]]]:
@@ -171,16 +181,23 @@ def _unknown_keys(model: type[BaseModel], data: Mapping[str, Any]) -> Iterator[t
         field = model.model_fields.get(key)
         if field is None:
             yield (key,), list(model.model_fields)
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel) and isinstance(value, dict):
-            for path, known in _unknown_keys(field.annotation, value):
-                yield (key, *path), known
+            continue
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                tables = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
+                yield from (((key, *path), known) for item in tables for path, known in _unknown_keys(inner, item))
 
 
 def _readable(error: ValidationError, *, where: str) -> ConfigError:
     first = error.errors(include_input=False, include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    text = str(first["msg"]).removeprefix("Value error, ")
+    key = _written([str(part) for part in first["loc"]])
+    text = _WORDS.get(str(first["type"]), str(first["msg"]).removeprefix("Value error, "))
     return ConfigError(f"{key!r} in {where}: {text[:1].lower() + text[1:]}; correct its value")
+
+
+def _written(path: Sequence[str]) -> str:
+    """A key as files have it, with hyphens; Spark's settings are spelt by Spark."""
+    return ".".join(path if path[0] == "spark" else (part.replace("_", "-") for part in path))
 
 
 def _variable(name: str) -> str:

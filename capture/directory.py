@@ -8,17 +8,25 @@ from pathlib import Path
 from capture.errors import ConfigError
 
 
+def make_directory(directory: Path) -> None:
+    """:raises ConfigError: it is not there, and cannot be made."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+
+
 @contextmanager
 def locked(path: Path, *, what: str) -> Iterator[None]:
     """Hold the lock file ``path``.
 
     :raises ConfigError: another process holds it, or it cannot be written.
     """
+    make_directory(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a")
     except OSError as error:
-        raise ConfigError(f"cannot write to {path.parent} ({error.strerror}); choose another directory") from error
+        raise _unwritable(path.parent, error) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -26,3 +34,7 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
             text = f"{what} is running in {path.parent} already; stop it, or choose another directory"
             raise ConfigError(text) from error
         yield
+
+
+def _unwritable(directory: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write to {directory} ({error.strerror}); choose another directory")

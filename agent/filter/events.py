@@ -117,21 +117,11 @@ class TableRules:
 @lru_cache(maxsize=4096)  # conditions take half a millisecond to read, and every flush of every table asks
 def rules_for(config: FilterConfig, schema_name: str, table: str) -> TableRules:
     """:raises FilterError: a rule that cannot be read."""
-    events: set[str] = set()
     rules = TableRules()
     for item in config.event_filters:
-        if not TableFilter(item.matcher).wants(schema_name, table):
-            continue
-        events |= _events(item)
-        rules = replace(
-            rules,
-            statements=(*rules.statements, *map(_compiled, item.ignore_sql)),
-            inserts=_with(rules.inserts, item.ignore_insert_value_expr),
-            updates_new=_with(rules.updates_new, item.ignore_update_new_value_expr),
-            updates_old=_with(rules.updates_old, item.ignore_update_old_value_expr),
-            deletes=_with(rules.deletes, item.ignore_delete_value_expr),
-        )
-    return replace(rules, events=frozenset(events), columns=_selected(config.column_selectors, schema_name, table))
+        if TableFilter(item.matcher).wants(schema_name, table):
+            rules = _with_filter(rules, item)
+    return replace(rules, columns=_selected(config.column_selectors, schema_name, table))
 
 
 def filter_snapshot(
@@ -143,6 +133,19 @@ def filter_snapshot(
     """
     rules = rules_for(config, schema.schema_name, schema.name)
     return rules.select(schema), map(rules.snapshot, batches) if rules else iter(batches)
+
+
+def check_words(config: FilterConfig) -> None:
+    """Before anybody is asked for tables: every rule can be read, whatever table it is for.
+
+    :raises FilterError: a condition or the name of an event cannot.
+    :raises SourceConfigError: a matcher cannot.
+    """
+    for item in config.event_filters:
+        TableFilter(item.matcher)
+        _with_filter(TableRules(), item)
+    for selector in config.column_selectors:
+        TableFilter(selector.matcher)
 
 
 def check(config: FilterConfig, schema: TableSchema, *, key: Sequence[str]) -> None:
@@ -171,6 +174,18 @@ def _any(wanted: Sequence[Expression], rows: pa.RecordBatch) -> Mask:
     for expression in wanted:
         found |= expression.matches(rows)
     return found
+
+
+def _with_filter(rules: TableRules, item: EventFilter) -> TableRules:
+    return replace(
+        rules,
+        events=rules.events | _events(item),
+        statements=(*rules.statements, *map(_compiled, item.ignore_sql)),
+        inserts=_with(rules.inserts, item.ignore_insert_value_expr),
+        updates_new=_with(rules.updates_new, item.ignore_update_new_value_expr),
+        updates_old=_with(rules.updates_old, item.ignore_update_old_value_expr),
+        deletes=_with(rules.deletes, item.ignore_delete_value_expr),
+    )
 
 
 def _with(known: tuple[Expression, ...], text: str) -> tuple[Expression, ...]:

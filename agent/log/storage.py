@@ -132,6 +132,8 @@ def open_input(path: str) -> Any:
         if _is_local(path):
             return pa.memory_map(path.removeprefix("file://"))
         return pa.PythonFile(fsspec.open(path, "rb").open(), mode="r")
+    except (ImportError, ValueError) as error:
+        raise LogError(f"segment {path} cannot be opened ({error}); use a path or an installed scheme") from error
     except OSError as error:
         reason = "it is gone" if isinstance(error, FileNotFoundError) else str(error)
         raise LogError(

@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _leave_pipe()
     except TyperException as error:
-        sys.stderr.write(f"error: {error.format_message().rstrip('.')}; see --help\n")
+        if text := _usage_error(error):  # none where the command alone was given: its help is on stdout
+            sys.stderr.write(f"error: {text}; see --help\n")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
@@ -60,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print_error(error)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _usage_error(error: TyperException) -> str:
+    """What is wrong with a command line, in one line that begins in lower case."""
+    text = console.one_line(error.format_message()).rstrip(".").replace("Value error, ", "")
+    return text[:1].lower() + text[1:]
 
 
 def _leave_pipe() -> int:

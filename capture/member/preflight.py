@@ -32,6 +32,7 @@ def check_first(spec: ChangefeedSpec, cluster_id: str) -> tuple[str, ...]:
     scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)
     source = open_source(resolve(spec.source_uri), scope)
     _check_bounds(spec)
+    events.check_words(spec.config.filter)
     found = source.check()
     if spec.start_ts:
         source.check_start(Ts(spec.start_ts))

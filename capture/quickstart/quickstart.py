@@ -25,7 +25,7 @@ from capture import logs
 from capture.address import DEFAULT_ADDRESS, split_address
 from capture.api import port as views
 from capture.config import ServerSettings, load_server_settings
-from capture.directory import locked
+from capture.directory import locked, make_directory
 from capture.embedded import places
 from capture.errors import ChangefeedNotFoundError, ConfigError
 from capture.quickstart.lag import LagMeter
@@ -84,7 +84,7 @@ def run(
     """
     directory = directory or _DIRECTORIES[source]
     _refuse_other_source(directory, source)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     settings = _settings(directory)
     workload = Pgbench(directory) if source == "postgres" else Sysbench(directory)
     logs.configure(settings.log_level, file=directory / "weir.log")

@@ -42,7 +42,10 @@ def resolve(uri: str) -> str:
 
     :raises ConfigError: a reference names nothing; the text has the name, never a value.
     """
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        raise ConfigError("a URI is malformed; write scheme://user:password@host:port/…, an IPv6 host in [ ]") from None
     if not parts.query:
         return uri
     parameters = [(name, looked_up(value)) for name, value in parse_qsl(parts.query, keep_blank_values=True)]

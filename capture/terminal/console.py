@@ -5,6 +5,7 @@ An error is one line, ``error: cause; cure``. Tracebacks are for those who ask (
 
 import json
 import os
+import re
 import sys
 import textwrap
 import time
@@ -21,6 +22,8 @@ from reactor.errors import WeirError
 
 #: of a table in a file or a pipe
 _FILE_WIDTH = 200
+#: what a terminal would act on instead of showing it
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FAULT = "it is a fault in Weir: run again with WEIR_DEBUG=1 and report the traceback"
 
 
@@ -75,7 +78,7 @@ def print_fields(view: BaseModel) -> None:
 
 
 def print_warning(text: str) -> None:
-    sys.stderr.write(f"warning: {' '.join(text.split())}\n")
+    sys.stderr.write(f"warning: {one_line(text)}\n")
 
 
 def print_error(error: BaseException) -> None:
@@ -86,7 +89,12 @@ def describe(error: BaseException) -> str:
     """One line, without passwords."""
     root = root_of(error)
     text = str(root) if isinstance(root, WeirError) else f"{type(root).__name__}: {root}; {_FAULT}"
-    return mask(" ".join(text.split()))
+    return mask(one_line(text))
+
+
+def one_line(text: str) -> str:
+    """The text in one line; control characters, which a name may hold, are written out (``\\x1b``)."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", " ".join(text.split()))
 
 
 def root_of(error: BaseException) -> BaseException:

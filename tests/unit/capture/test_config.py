@@ -43,15 +43,17 @@ def test_several_endpoints_are_separated_by_commas(file: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('clutser-id = "x"', r"unknown key 'clutser_id' in .*weir.toml; did you mean 'cluster_id'\?"),
+        ('clutser-id = "x"', r"unknown key 'clutser-id' in .*weir.toml; did you mean 'cluster-id'\?"),
         ("zzz = 1", r"unknown key 'zzz' in .*; known keys: addr, .*"),
-        ('session-ttl-seconds = "soon"', r"'session_ttl_seconds' in .*weir.toml: input should be a valid integer"),
+        ('session-ttl-seconds = "soon"', r"'session-ttl-seconds' in .*weir.toml: input should be a valid integer"),
         (
             "session-ttl-seconds = 1",
-            r"'session_ttl_seconds' in .*weir.toml: input should be greater than or equal to 5",
+            r"'session-ttl-seconds' in .*weir.toml: input should be greater than or equal to 5",
         ),
         ('addr = "nowhere"', r"'addr' in .*weir.toml: 'nowhere' is not host:port"),
-        ('cluster-id = "owner"', r"'cluster_id' in .*weir.toml: cluster id 'owner' is a word of the key space"),
+        ('cluster-id = "owner"', r"'cluster-id' in .*weir.toml: cluster id 'owner' is a word of the key space"),
+        ("addr = 8300", r"'addr' in .*weir.toml: must be a text in quotes"),
+        ('[spark]\n"spark.executor.memory" = 4', r"'spark.spark.executor.memory' in .*: must be a text in quotes"),
         ("x = = 1", r"weir.toml is not TOML"),
     ],
 )
@@ -89,10 +91,15 @@ def test_a_changefeed_file_is_read(file: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("force-replicat = true", r"unknown key 'force_replicat' in .*; did you mean 'force_replicate'\?"),
+        ("force-replicat = true", r"unknown key 'force-replicat' in .*; did you mean 'force-replicate'\?"),
         ("[filter]\nrule = []", r"unknown key 'filter.rule' in .*; did you mean 'rules'\?"),
-        ('[filter]\nrules = "a.*"', r"'filter.rules' in .*: input should be a valid tuple"),
-        ("dump-chunk-rows = 1", r"'dump_chunk_rows' in .*: input should be greater than"),
+        ('[filter]\nrules = "a.*"', r"'filter.rules' in .*: must be a list; correct its value"),
+        ("filter = 3", r"'filter' in .*: must be a table"),
+        ("[[filter.event-filters]]\nmachter = []", r"unknown key 'filter.event-filters.machter' .*mean 'matcher'"),
+        ("split-rows = 1\nsplit_rows = 2", r"'split-rows' and 'split_rows' are the same key; keep one"),
+        ("split-rows = " + "9" * 30, r"'split-rows' in .*: input should be less than"),
+        ("gc-ttl-seconds = nan", r"'gc-ttl-seconds' in .*: input should be a"),
+        ("dump-chunk-rows = 1", r"'dump-chunk-rows' in .*: input should be greater than"),
     ],
 )
 def test_a_wrong_changefeed_file_is_explained(file: Path, content: str, message: str) -> None:
@@ -105,5 +112,5 @@ def test_other_captures_are_listened_to_on_the_same_host() -> None:
     assert load_server_settings(addr="10.0.0.1:8300").listen_peer_addr == "10.0.0.1:0"
     assert load_server_settings(addr="[::1]:8300").listen_peer_addr == "[::1]:0"
     assert load_server_settings(peer_addr="h:9").listen_peer_addr == "h:9"
-    with pytest.raises(ConfigError, match="'peer_addr' in --peer-addr"):
+    with pytest.raises(ConfigError, match="'peer-addr' in --peer-addr"):
         load_server_settings(peer_addr="h")

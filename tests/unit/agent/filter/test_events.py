@@ -1,10 +1,11 @@
 """What event filters leave out and column selectors keep, in the stream and in the snapshot."""
 
+import re
 from typing import Any
 
 import pytest
 
-from agent.errors import FilterError
+from agent.errors import FilterError, SourceConfigError
 from agent.filter import events
 from agent.filter.events import TableRules, rules_for
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY
@@ -102,3 +103,21 @@ def test_a_config_that_does_not_fit_is_refused(config: FilterConfig, reason: str
 
 def test_no_filter_costs_nothing() -> None:
     assert not rules_for(FilterConfig(), "public", "t")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (FilterConfig(event_filters=(EventFilter(ignore_event=("inserts",)),)), "ignore-event 'inserts' is not known"),
+        (FilterConfig(event_filters=(EventFilter(ignore_sql=("[",)),)), "is no regular expression"),
+        (FilterConfig(event_filters=(EventFilter(ignore_insert_value_expr="a >"),)), "a >"),
+        (FilterConfig(event_filters=(EventFilter(matcher=("a..b",)),)), "filter rule 'a..b' cannot be read"),
+        (
+            FilterConfig(column_selectors=(ColumnSelector(matcher=("/[/.b",), columns=("*",)),)),
+            "broken regular expression",
+        ),
+    ],
+)
+def test_rules_are_read_before_there_are_tables(config: FilterConfig, message: str) -> None:
+    with pytest.raises((FilterError, SourceConfigError), match=re.escape(message)):
+        events.check_words(config)

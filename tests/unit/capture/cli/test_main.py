@@ -198,15 +198,42 @@ def test_tables_that_wait_are_not_success(capsys: pytest.CaptureFixture[str], cl
         (["changefeed", "query", "-c", "none"], 1, "error: no changefeed none; see `weir changefeed list`"),
         (["changefeed", "query", "-c", "a/../b"], 1, "error: changefeed id 'a/../b' is malformed"),
         (["changefeed", "create", "-c", "a_b", *URIS], 1, "error: changefeed id 'a_b' is malformed"),
-        (["changefeed", "create", "-c", "a", *URIS, "--mode", "some"], 2, "error: Invalid value for '--mode'"),
+        (
+            ["changefeed", "create", "-c", "a", *URIS, "--mode", "some"],
+            2,
+            "error: invalid value for '--mode': 'some' is not one of",
+        ),
         (["changefeed", "create", "-c", "a", *URIS, "--config", "/none"], 1, "error: cannot read /none (No such file"),
-        (["changefeed", "query"], 2, "error: Missing option '--changefeed-id'"),
-        (["changefeed", "rewind", "-c", "a"], 2, "error: Missing option '--ts'"),
+        (["changefeed", "query"], 2, "error: missing option '--changefeed-id'"),
+        (["changefeed", "rewind", "-c", "a"], 2, "error: missing option '--ts'"),
         (["capture", "drain", "none"], 1, "error: no capture none; see `weir capture list`"),
-        (["changefeed", "qery"], 2, "error: No such command 'qery'"),
+        (["changefeed", "qery"], 2, "error: no such command 'qery'"),
         (["tables", "-c", "a", "--server", "127.0.0.1:1"], 1, "error: no Weir server at http://127.0.0.1:1"),
         (["server", "--config", "/none.toml"], 1, "error: cannot read /none.toml"),
         (["server", "--addr", "x"], 1, "error: 'addr' in --addr: 'x' is not host:port"),
+        (
+            ["changefeed", "create", "-c", "a", *URIS, "--start-ts", "9" * 40],
+            2,
+            "error: invalid value for '--start-ts'",
+        ),
+        (["changefeed", "split", "-c", "a", "--table", "b.c", "--spans", "0"], 2, "error: invalid value for '--spans'"),
+        (["changefeed", "query", "-c", "\x1b[31m"], 1, "error: changefeed id '\\x1b[31m' is malformed"),
+        (["capture", "drain", "a\x1b[31m\nb"], 1, "error: no capture a\\x1b[31m b; see"),
+        (
+            ["changefeed", "list", "--server", "http://u:geheim@127.0.0.1:1"],
+            1,
+            "error: no Weir server at http://u:***@",
+        ),
+        (["changefeed", "list", "--server", "http://[::1"], 1, "error: no Weir server at http://[::1"),
+        (["log", "inspect", "s9://bucket/file"], 1, "error: segment s9://bucket/file cannot be opened (Protocol not"),
+        (["log", "inspect", "/proc/none"], 1, "error: there is no file /proc/none; check its name"),
+        (["quickstart", "--dir", "/dev/null"], 1, "error: cannot write to /dev/null (File exists); choose another"),
+        (["server", "--data-dir", "/dev/null/a"], 1, "error: cannot write to /dev/null/a (Not a directory); choose"),
+        (
+            ["server", "--log-level", "loud"],
+            1,
+            "error: unknown log level 'loud'; use one of debug, info, warning, error",
+        ),
     ],
 )
 def test_an_error_is_one_line_on_stderr(
@@ -217,6 +244,14 @@ def test_an_error_is_one_line_on_stderr(
     assert captured.err.startswith(message)
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+@pytest.mark.parametrize("command", [[], ["changefeed"], ["log"]])
+def test_a_group_alone_shows_its_help_and_no_error(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert captured.out.lstrip().startswith("Usage: weir")
+    assert captured.err == ""
 
 
 def test_unknown_fail_points_are_named_at_the_start(
