@@ -18,11 +18,16 @@ _PASSWORD = re.compile(r"(//[^/@]*:)[^/@]*@")
 
 def parse_sink_uri(text: str) -> SinkUri:
     """:raises SinkUriError: not a URI, or a reference in it that leads nowhere."""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise SinkUriError(f"sink {masked(text)!r} is malformed; write for instance delta+file:///lake") from None
     if not parts.scheme:
         raise SinkUriError(f"sink {masked(text)!r} is not a URI; write for instance delta+file:///lake")
     _, _, storage = parts.scheme.partition("+")
     options = {name: _resolved(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True)}
+    if storage not in ("", "file") and not parts.netloc:
+        raise SinkUriError(f"sink {masked(text)!r} names no bucket; write {parts.scheme}://bucket/prefix")
     if storage != "file":
         return SinkUri(parts.scheme, storage, f"{storage}://{parts.netloc}{parts.path}".rstrip("/"), options)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):

@@ -85,6 +85,7 @@ def _plugin(scheme: str) -> SourcePlugin:
     except PluginError as error:
         raise SourceConfigError(f"the source for {scheme}:// cannot be used: {error}") from error
     if plugin is None or scheme not in plugin.schemes:
-        there = ", ".join(installed.schemes())
-        raise SourceConfigError(f"there is no source for {scheme or 'no scheme'}://; there are {there}")
+        there = ", ".join(f"{name}://" for name in installed.schemes())
+        wrong = f"there is no source for {scheme}://" if scheme else "the source URI has no scheme"
+        raise SourceConfigError(f"{wrong}; there are {there}")
     return plugin

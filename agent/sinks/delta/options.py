@@ -1,14 +1,19 @@
 """Delta options: what a Delta sink's URI may say behind the question mark."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, Field
+
+#: ten years
+_RETENTION_MAX_S: Final = 315_360_000
 
 
 class DeltaOptions(BaseModel, extra="allow"):
     """What is not listed here goes to the storage; a directory takes no such option."""
 
-    retention_seconds: int = Field(600, description="how long replaced files stay for readers")
+    retention_seconds: int = Field(
+        600, ge=0, le=_RETENTION_MAX_S, description="how long replaced files stay for readers"
+    )
     deletion_vectors: Literal["true", "false"] = Field(
         "false", description="whether new upserted tables take deletion vectors; directories only"
     )

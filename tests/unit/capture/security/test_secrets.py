@@ -84,3 +84,9 @@ def test_key_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("not a key")
     with pytest.raises(ConfigError, match="not a Fernet key"):
         Keeper.from_file(tmp_path / "bad")
+
+
+def test_a_malformed_uri_is_refused_without_its_secret() -> None:
+    with pytest.raises(ConfigError, match="a URI is malformed") as caught:
+        resolve("postgresql://u:geheim@[::1/d?password=x")
+    assert "geheim" not in str(caught.value)
