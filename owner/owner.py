@@ -167,7 +167,7 @@ class Owner:
 
     def _refuse_drain(self, capture: CaptureId, state: ClusterState, runs: Sequence[Run]) -> None:
         if capture not in state.captures:
-            raise UnknownCaptureError(f"no capture {capture}; see capture list")
+            raise UnknownCaptureError(f"no capture {capture}; `weir capture list` shows which there are")
         if capture == self.capture:
             raise JobRefusedError(f"capture {capture} is the owner; let it resign first (owner resign), then drain it")
         others = {run.coordinator.drain_target for run in runs} - {None, capture}
@@ -195,7 +195,9 @@ class Owner:
     def _find(self, job: jobs.FeedJob, state: ClusterState) -> tuple[Changefeed, ChangefeedState]:
         feed = state.changefeeds.get(job.changefeed)
         if feed is None or (feed.info is None and not feed.broken):
-            raise UnknownChangefeedError(f"no changefeed {job.changefeed}; see changefeed list")
+            raise UnknownChangefeedError(
+                f"no changefeed {job.changefeed}; `weir changefeed list` shows which there are"
+            )
         if feed.info is None:
             why = "; ".join(feed.broken[key] for key in sorted(feed.broken))
             raise BrokenRecordError(f"changefeed {job.changefeed} cannot be read: {why}; repair or delete its keys")
@@ -236,10 +238,14 @@ class Owner:
     def _move_table(self, job: jobs.MoveTable, changefeed: Changefeed) -> Answer:
         coordinator = _running(changefeed)
         if job.capture not in coordinator.captures.serving():
-            raise JobRefusedError(f"capture {job.capture} does not serve {job.changefeed}; see capture list")
+            raise JobRefusedError(
+                f"capture {job.capture} does not serve {job.changefeed}; `weir capture list` shows which there are"
+            )
         count = coordinator.move_table(job.table_id, job.capture)
         if not count:
-            raise JobRefusedError(f"changefeed {job.changefeed} has no table {job.table_id}; see tables")
+            raise JobRefusedError(
+                f"changefeed {job.changefeed} has no table {job.table_id}; `weir tables` shows which it has"
+            )
         return Answer(job.job_id, value=count)
 
     def _view(self, feed: ChangefeedState, now: float) -> views.ChangefeedView | None:

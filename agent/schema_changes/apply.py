@@ -135,5 +135,5 @@ def _refuse_keyless(change: TableChange, terms: Terms) -> None:
         name = f"{change.table.schema_name}.{change.table.name}"
         raise TableIneligibleError(
             f"table {name} has lost its key: give it one again, and create the changefeed again; or leave it out by a "
-            f"filter rule !{name}; or set force_replicate = true, to append its inserts only"
+            f"filter rule !{name}; or set force-replicate = true, to append its inserts only"
         )

@@ -29,13 +29,24 @@ def create(
         ),
     ],
     sink_uri: Annotated[str, typer.Option(help="delta+file:///directory")],
-    mode: Annotated[Mode, typer.Option(help="Which of dump, load and sync to do.")] = Mode.ALL,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="all: snapshot, then the log; full: snapshot only; incremental: log only; dump: rows to load later."
+        ),
+    ] = Mode.ALL,
     sink_mode: Annotated[
-        SinkMode, typer.Option(help="Tables equal to the source's, or every change.")
+        SinkMode, typer.Option(help="upsert: tables equal to the source's; changelog: every change is a row.")
     ] = SinkMode.UPSERT,
-    config: Annotated[Path | None, typer.Option(help="Filter and more, in TOML.")] = None,
-    start_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to start; default: now.")] = None,
-    target_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to stop; default: never.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with filter rules and settings; see docs/operating.md.")
+    ] = None,
+    start_ts: Annotated[
+        int | None, typer.Option(min=0, max=MAX_TS, help="The Ts to start after, in mode incremental; default: now.")
+    ] = None,
+    target_ts: Annotated[
+        int | None, typer.Option(min=0, max=MAX_TS, help="The Ts to finish at; default: never.")
+    ] = None,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
@@ -109,7 +120,7 @@ def update(
         Mode | None, typer.Option(help="The mode in which a finished one continues: load-sync loads its dump.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The whole configuration, in TOML.")] = None,
-    target_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="Where to stop; 0: never.")] = None,
+    target_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="The Ts to finish at; 0: never.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Pause a running one, change it, resume it.")] = False,
     server: Server = DEFAULT_SERVER,
@@ -136,7 +147,7 @@ def update(
     if json:
         return console.print_json(done)
     if not done.changes:
-        return console.print_line(f"changefeed {changefeed_id} is like that already")
+        return console.print_line(f"changefeed {changefeed_id} has these settings already")
     outcome = "would change" if done.dry_run else "is changed" if goes_on else "is changed; resume it"
     title = f"changefeed {changefeed_id} {outcome}"
     rows = [(change.field, change.before, change.after) for change in done.changes]
@@ -179,7 +190,7 @@ def rewind(
 def move_table(
     changefeed_id: Id,
     table: Annotated[str, typer.Option(help="schema.name")],
-    capture: Annotated[str, typer.Option(help="The id of the capture that shall have it.")],
+    capture: Annotated[str, typer.Option(help="The id of the capture that gets it.")],
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
@@ -260,7 +271,7 @@ def _show_cut(cut: views.CutView, *, json: bool) -> None:
     if json:
         console.print_json(cut)
     elif cut.spans == cut.wanted:
-        console.print_line(f"{cut.table} is like that already: {cut.spans} table spans")
+        console.print_line(f"{cut.table} has {cut.spans} table spans already")
     else:
         console.print_line(f"{cut.table}: {cut.spans} table spans become {cut.wanted}")
 

@@ -105,16 +105,18 @@ def server(
     ] = None,
     etcd: Annotated[str | None, typer.Option(help="URL[,URL] of etcd; without it an embedded one is started.")] = None,
     addr: Annotated[str | None, typer.Option(help="host:port of the HTTP API.")] = None,
-    advertise_addr: Annotated[str | None, typer.Option(help="What others call instead of --addr.")] = None,
+    advertise_addr: Annotated[str | None, typer.Option(help="host:port that others use instead of --addr.")] = None,
     peer_addr: Annotated[str | None, typer.Option(help="host:port for other captures.")] = None,
-    advertise_peer_addr: Annotated[str | None, typer.Option(help="What others call instead of --peer-addr.")] = None,
+    advertise_peer_addr: Annotated[
+        str | None, typer.Option(help="host:port that others use instead of --peer-addr.")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where this capture keeps its own files.")] = None,
     log_storage: Annotated[str | None, typer.Option(help="URI of the change log, the same for all captures.")] = None,
     spark_master: Annotated[str | None, typer.Option(help="local[*], spark://…, yarn, k8s://…, sc://…")] = None,
     cluster_id: Annotated[str | None, typer.Option(help="Captures with the same id and etcd are one cluster.")] = None,
     secret_key_file: Annotated[Path | None, typer.Option(help="Key for secrets in etcd, the same for all.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    log_file: Annotated[Path | None, typer.Option(help="Log there instead of to stderr.")] = None,
+    log_file: Annotated[Path | None, typer.Option(help="Write the log to this file instead of stderr.")] = None,
 ) -> int:
     """Run one capture until SIGTERM or Ctrl-C."""
     from agent.spark import memory
@@ -159,7 +161,7 @@ def quickstart(
             show_default="weir-data, weir-data-mariadb",
         ),
     ] = None,
-    seconds: Annotated[int, typer.Option(min=1, help="How long it is written to.")] = 60,
+    seconds: Annotated[int, typer.Option(min=1, help="How long the load writes.")] = 60,
     scale: Annotated[int, typer.Option(min=1, help="How large the tables are: 100,000 rows each.")] = 10,
     rate: Annotated[int, typer.Option(min=0, help="Transactions per second; 0: as fast as it goes.")] = 500,
     json: Json = False,

@@ -56,7 +56,7 @@ def _first_bytes(path: Path) -> bytes:
         raise NotALogError(f"there is no file {path}; check its name") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise NotALogError(f"{path} cannot be read ({reason.lower()}); name another, or mend that") from None
+        raise NotALogError(f"{path} cannot be read ({reason.lower()}); name another, or correct that") from None
 
 
 def _other(start: bytes, known: Sequence[LogFiles]) -> str:

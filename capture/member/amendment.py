@@ -89,7 +89,7 @@ async def _check(
         await data_plane.recorded(after, unit, operations.cuts_of(info.id))
     elif sink is not None and sink.masked != info.sink.masked:
         raise JobRefusedError(
-            f"the snapshot of changefeed {info.id} is on its way to {info.sink.masked}; let it arrive there first, or "
+            f"the snapshot of changefeed {info.id} is on its way to {info.sink.masked}; let it finish there first, or "
             "create another changefeed"
         )
 

@@ -241,7 +241,9 @@ class ClusterService:
                 if owner is not None and owner.capture != life.info.id:
                     return views.ResignView(capture=life.info.id, owner=owner.capture)
                 await anyio.sleep(_SEEN_LOOK_S)
-        raise OwnerNotFoundError(f"capture {life.info.id} has resigned, but no other is owner yet; see capture list")
+        raise OwnerNotFoundError(
+            f"capture {life.info.id} has resigned, but no other is owner yet; `weir capture list` shows which there are"
+        )
 
     async def tables(self, changefeed_id: str) -> "builtins.list[views.TableView]":
         return [*(await self.query(changefeed_id)).tables]

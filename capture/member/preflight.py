@@ -50,7 +50,10 @@ def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> tuple[str, ...]:
     lines = list(sink.unfit(tables).values())
     left = len(lines) - _NAMED
     shown = (f"this table will be held: {line}" for line in lines[:_NAMED])
-    return (*shown, *([f"{left} more tables will be held for their names; see weir tables"] if left > 0 else []))
+    return (
+        *shown,
+        *([f"{left} more tables will be held for their names; `weir tables` shows them"] if left > 0 else []),
+    )
 
 
 def _check_bounds(spec: ChangefeedSpec) -> None:
@@ -62,7 +65,7 @@ def _check_bounds(spec: ChangefeedSpec) -> None:
         )
     if spec.start_ts and spec.target_ts and spec.target_ts < spec.start_ts:
         raise ConfigError(
-            f"target Ts {spec.target_ts} is before start Ts {spec.start_ts}; give a target at the start or behind it"
+            f"target Ts {spec.target_ts} is before start Ts {spec.start_ts}; give a target at the start or after it"
         )
 
 

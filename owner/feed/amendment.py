@@ -107,7 +107,7 @@ def refuse_rewind(facts: Facts, ts: Ts) -> None:
     if facts.tables is None:
         raise JobRefusedError(f"changefeed {info.id} has not replicated anything yet: there is nothing to go back to")
     if ts >= status.checkpoint_ts:
-        raise JobRefusedError(f"changefeed {info.id} is at {status.checkpoint_ts}: {ts} is not behind it; resume it")
+        raise JobRefusedError(f"changefeed {info.id} is at {status.checkpoint_ts}: {ts} is not before that; resume it")
 
 
 def _refuse_mode(facts: Facts, mode: Mode) -> None:

@@ -50,7 +50,7 @@ class Conditions:
         if run is None or facts.unit is None or run.still_s(facts, now) < self._standstill_s:
             self._standing = None
         elif self._standing is None:
-            why = blocking.blocked_by(run, facts, limits, now) or "nobody knows why; look at the log"
+            why = blocking.blocked_by(run, facts, limits, now) or "the cause is not known; look at the log"
             text = f"nothing has moved for {self._standstill_s:.0f} s: {why}"
             self._standing = RunningError(code=STANDSTILL, message=text, time=now + self._wall_offset_s)
         return self._standing

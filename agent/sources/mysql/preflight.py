@@ -248,10 +248,10 @@ def _check_table(table: FoundTable, sink_mode: SinkMode, *, force_replicate: boo
     if not record.key and sink_mode is SinkMode.UPSERT and not force_replicate:
         raise TableIneligibleError(
             f"table {name} has no primary key or unique NOT NULL key to upsert by; add one, use sink mode changelog, "
-            f"{leave_out}, or set force_replicate = true to append only"
+            f"{leave_out}, or set force-replicate = true to append only"
         )
     if not table.is_transactional and needs_exact_rows(record, sink_mode, has_full_images=has_full_images):
         raise TableIneligibleError(
-            f"table {name} has the engine {table.engine or 'none'}, of which nobody can see one moment; run: "
+            f"table {name} has the engine {table.engine or 'none'}, which has no consistent snapshots; run: "
             f"ALTER TABLE {name} ENGINE = InnoDB, or upsert by a key with full row images, or {leave_out}"
         )

@@ -84,8 +84,8 @@ def check_unchanged(
         for edit in edits:
             if name := _changed(edit, schemas):
                 raise SourceConfigError(
-                    f"{'.'.join(name)} was changed behind the start ({' '.join(statement.split())[:80]}), so rows from "
-                    f"before have columns that nobody knows; {_CURE}"
+                    f"{'.'.join(name)} was changed after the start ({' '.join(statement.split())[:80]}), so rows from "
+                    f"before have columns that are not known; {_CURE}"
                 )
 
 

@@ -195,12 +195,12 @@ def _check_keys(tables: Sequence[_Table], sink_mode: SinkMode) -> None:
             raise TableIneligibleError(
                 f"table {name} has no primary key{_identity_words(table)}: its updates and deletes cannot be captured; "
                 f"add one, or ALTER TABLE {name} REPLICA IDENTITY FULL, leave it out by a filter rule !{name}, "
-                "or set force_replicate = true to take its inserts only"
+                "or set force-replicate = true to take its inserts only"
             )
         if sink_mode is SinkMode.UPSERT and not table.record.key:
             raise TableIneligibleError(
                 f"table {name} has no primary key or unique NOT NULL key to upsert by; add one, use sink mode "
-                f"changelog, leave it out by a filter rule !{name}, or set force_replicate = true to append only"
+                f"changelog, leave it out by a filter rule !{name}, or set force-replicate = true to append only"
             )
 
 

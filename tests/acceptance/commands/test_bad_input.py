@@ -91,7 +91,7 @@ def test_no_replication_privilege(bed: Bed) -> None:
 
 
 def test_table_without_key(bed: Bed) -> None:
-    is_one_line(create(bed, source=bed.postgres.uri(DATABASE)), "keyless", "force_replicate = true")
+    is_one_line(create(bed, source=bed.postgres.uri(DATABASE)), "keyless", "force-replicate = true")
     nothing_is_left(bed)
 
 
@@ -142,7 +142,7 @@ def test_config_files(bed: Bed, tmp_path: Path) -> None:
     file = tmp_path / "feed.toml"
     file.write_text("force-replicat = true")
     options = ["--source-uri", bed.postgres.uri("keyed"), "--sink-uri", "delta+file:///x", "--config", str(file)]
-    is_one_line(weir(bed, "changefeed", "create", "-c", "feed", *options), "force_replicat", "force_replicate")
+    is_one_line(weir(bed, "changefeed", "create", "-c", "feed", *options), "force-replicat", "force-replicate")
     file.write_text("adr = 1")
     is_one_line(weir(bed, "server", "--config", str(file)), "'adr'", "'addr'")
 

@@ -217,7 +217,7 @@ def test_unknown_changefeed() -> None:
     cluster = running("a")
     cluster.ask(jobs.Query("1", ChangefeedId("nope")))
     assert cluster.answers["1"].value == "UnknownChangefeed"
-    assert cluster.answers["1"].error == "no changefeed nope; see changefeed list"
+    assert cluster.answers["1"].error == "no changefeed nope; `weir changefeed list` shows which there are"
 
 
 def test_query_and_list() -> None:

@@ -58,8 +58,8 @@ def storage_error(place: "TablePlace", doing: str, error: BaseException) -> Sink
         return SinkPassingError(f"{tried}: {reason}; make it writable or give it room, it is tried again")
     if number in _REFUSED:
         if place.root and not os.access(place.root, os.R_OK | os.W_OK | os.X_OK):
-            return SinkPassingError(f"{tried}: {place.root} is closed to this user; open it, it is tried again")
-        return TablePassingError(f"{tried}: {os.strerror(number)}; open it to this user, it is tried again")
+            return SinkPassingError(f"{tried}: {place.root} is closed to this user; give access, it is tried again")
+        return TablePassingError(f"{tried}: {os.strerror(number)}; give this user access, it is tried again")
     if place.is_local or number is not None:
         return TableHeldError(f"{tried}: {text}; bring back what is missing or damaged, then resume the changefeed")
     if _WRONG_STORE.search(text):

@@ -163,7 +163,7 @@ class Interpreter:
             return
         record = self._new_record(name, schema, event.ts)
         if not self._server.takes(record):
-            _log.warning("a new table has no key and is left out; set force_replicate", table=".".join(name))
+            _log.warning("a new table has no key and is left out; set force-replicate = true", table=".".join(name))
         else:
             table = KnownTable(record, self._ours(schema, record))
             self._changes.begin(table)

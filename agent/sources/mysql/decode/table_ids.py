@@ -29,6 +29,6 @@ def check_distinct(tables: Iterable[tuple[str, str]]) -> None:
         number, qualified = table_id(schema_name, name), f"{schema_name}.{name}"
         if known.setdefault(number, qualified) != qualified:
             raise SourceConfigError(
-                f"tables {known[number]} and {qualified} have the same id by an unlucky chance; "
+                f"tables {known[number]} and {qualified} have the same id (a hash of the name); "
                 f"leave one out by a filter rule !{qualified} and give it a changefeed of its own"
             )

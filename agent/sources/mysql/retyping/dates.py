@@ -105,7 +105,7 @@ def numbered(before: Column, rest: Callable[[pa.Array], pa.Array], terms: Retype
         if before.type_id == FieldType.TIME2:
             lengths = clocks.parse_times(values)
             if is_unsure and (lengths % clocks.MICROS).any():
-                raise UnfitError("digits behind the second, which this SQL mode rounds or cuts")
+                raise UnfitError("fractions of a second, which this SQL mode rounds or cuts")
             if is_whole:
                 lengths = clocks.fewer_digits(lengths, 0, is_rounded=is_rounded)
             whole, rest_us = clocks.number_of_times(lengths)
@@ -114,7 +114,7 @@ def numbered(before: Column, rest: Callable[[pa.Array], pa.Array], terms: Retype
         read = _read(values, before, terms, zone)
         moment = clocks.micros(read.values)
         if is_unsure and (moment % clocks.MICROS).any():
-            raise UnfitError("digits behind the second, which this SQL mode rounds or cuts")
+            raise UnfitError("fractions of a second, which this SQL mode rounds or cuts")
         if is_whole:
             moment = clocks.fewer_digits_of_moments(moment, 0, is_rounded=is_rounded)
             if (moment >= _END_US).any():
@@ -239,7 +239,7 @@ def _is_stamp(column: Column) -> bool:
 
 def _refuse_nulls(values: pa.Array, terms: RetypeTerms) -> None:
     if terms.zero_dates is ZeroDates.NULL and values.null_count:
-        raise UnfitError("a NULL, which may be a date that no calendar has: see zero_dates")
+        raise UnfitError("a NULL, which may be a date that no calendar has: see zero-dates")
 
 
 def _read(values: pa.Array, before: Column, terms: RetypeTerms, zone: tzinfo | None) -> _Read:

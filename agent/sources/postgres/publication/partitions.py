@@ -28,7 +28,7 @@ class Partitions:
             return ""
         tables = self.asked.now.tables
         if before.keys() - now.keys():
-            return "has lost a partition (detached or dropped): its rows went without a word in the stream"
+            return "has lost a partition (detached or dropped): no event of the stream names the rows that went"
         if self._came_again(root, set(before)):
             return "has had a partition detached and attached again: what became of its rows meanwhile is in no stream"
         for leaf in now.keys() - before.keys():

@@ -240,7 +240,7 @@ def _late(now: Catalog, table_id: int) -> str:
 def _keyless(record: TableRecord) -> str:
     return (
         f"table {record.schema_name}.{record.name} has no key to upsert by, so it is not taken in; give it one and "
-        "create the changefeed again, leave it out by a filter rule, or set force_replicate = true"
+        "create the changefeed again, leave it out by a filter rule, or set force-replicate = true"
     )
 
 

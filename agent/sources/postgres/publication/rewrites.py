@@ -70,7 +70,7 @@ class Rewrites:
             return ""
         rows = self.asked.connection.query(_NAME_SQL.format(table=table_id, number=suspects[0]))
         return (
-            f"was written anew when its column {rows[0][0] if rows else suspects[0]} was altered, as by ALTER COLUMN … "
+            f"was rewritten when its column {rows[0][0] if rows else suspects[0]} was altered, as by ALTER COLUMN … "
             "TYPE … USING: what its values are now is not in the log"
         )
 

@@ -75,7 +75,9 @@ class SchemaTracker:
             self._before[ts, table_id] = None
         else:
             self._refused.add(table_id)
-            _log.warning("a new table has no key and is left out; set force_replicate", table=declared.qualified_name)
+            _log.warning(
+                "a new table has no key and is left out; set force-replicate = true", table=declared.qualified_name
+            )
 
     def _displace(self, declared: TableSchema, ts: Ts) -> None:
         """The table that had a new one's name up to now is gone, or has another name, also if no row of it says so."""

@@ -115,7 +115,7 @@ async def test_tables_that_will_be_held_for_their_names_are_named_before_they_ar
     for mode in (Mode.ALL, Mode.INCREMENTAL):
         first, *others, last = await data_plane.check(spec.model_copy(update={"mode": mode}))
         assert first.startswith("this table will be held: table public... cannot be a directory of the sink: the name")
-        assert (len(others), last) == (9, "3 more tables will be held for their names; see weir tables")
+        assert (len(others), last) == (9, "3 more tables will be held for their names; `weir tables` shows them")
     assert await data_plane.check(spec.model_copy(update={"sink_uri": "blackhole://"})) == ()
 
 

@@ -136,13 +136,13 @@ def test_operators_commands_say_what_they_did(
     assert cluster.updates[0].config.gc_ttl_seconds == 60
     assert "changefeed feed is changed; resume it" in capsys.readouterr().out
     assert main(["changefeed", "update", "-c", "feed"]) == 0
-    assert capsys.readouterr().out == "changefeed feed is like that already\n"
+    assert capsys.readouterr().out == "changefeed feed has these settings already\n"
     assert main(["changefeed", "rewind", "-c", "feed", "--ts", "5"]) == 0
     assert "changefeed feed is at 5; resume it" in capsys.readouterr().out
     assert main(["changefeed", "split", "-c", "feed", "--table", "public.t", "--spans", "4"]) == 0
     assert capsys.readouterr().out == "public.t: 1 table spans become 4\n"
     assert main(["changefeed", "join", "-c", "feed", "--table", "public.t"]) == 0
-    assert capsys.readouterr().out == "public.t is like that already: 1 table spans\n"
+    assert capsys.readouterr().out == "public.t has 1 table spans already\n"
     assert main(["owner", "resign"]) == 0
     assert capsys.readouterr().out == "capture capture-1 has resigned; the owner is capture-2\n"
 

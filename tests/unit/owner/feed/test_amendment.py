@@ -173,7 +173,7 @@ def test_rewind_moves_the_checkpoint_of_what_stands() -> None:
     cluster = stopped()
     for job_id, ts, message in (
         ("2", 109, "the log of changefeed feed reaches back to 110 only, not to 109; "),
-        ("3", 200, "changefeed feed is at 200: 200 is not behind it; resume it"),
+        ("3", 200, "changefeed feed is at 200: 200 is not before that; resume it"),
     ):
         cluster.ask(jobs.Rewind(job_id, FEED, Ts(ts)))
         assert cluster.answers[job_id].error.replace(":", ";", 1 if job_id == "2" else 0).startswith(message)

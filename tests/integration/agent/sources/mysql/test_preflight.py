@@ -307,10 +307,10 @@ def test_tables_may_come_later(server: EmbeddedMariaDB) -> None:
 @pytest.mark.parametrize(
     ("rule", "mode", "message"),
     [
-        ("shop.no_key", SinkMode.UPSERT, "no primary key or unique NOT NULL key .* force_replicate = true"),
+        ("shop.no_key", SinkMode.UPSERT, "no primary key or unique NOT NULL key .* force-replicate = true"),
         ("shop.versioned", SinkMode.UPSERT, "is system-versioned"),
         ("shop.hashed", SinkMode.UPSERT, "unique key USING HASH"),
-        ("shop.old_engine", SinkMode.CHANGELOG, "engine MyISAM, of which nobody can see one moment"),
+        ("shop.old_engine", SinkMode.CHANGELOG, "engine MyISAM, which has no consistent snapshots"),
     ],
 )
 def test_tables_that_cannot_be_replicated_as_they_are(

@@ -68,7 +68,7 @@ def test_tables_are_found_with_the_key_their_changes_will_carry(uri: str) -> Non
 @pytest.mark.parametrize(
     ("sql", "mode", "message"),
     [
-        ("CREATE TABLE t (a int)", SinkMode.UPSERT, r"public\.t has no primary key.*force_replicate = true"),
+        ("CREATE TABLE t (a int)", SinkMode.UPSERT, r"public\.t has no primary key.*force-replicate = true"),
         ("CREATE TABLE t (a int)", SinkMode.CHANGELOG, r"public\.t has no primary key.*REPLICA IDENTITY FULL"),
         (
             "CREATE TABLE t (a int PRIMARY KEY); ALTER TABLE t REPLICA IDENTITY NOTHING",

@@ -235,6 +235,6 @@ async def test_values_that_no_stream_has_hold_their_table_from_the_last_proof_on
         rig.execute("INSERT INTO t VALUES (100, 'b'); INSERT INTO plain VALUES (1, 'c')")
         await rig.wait_resolved()
     [(record, held)] = [(record, change) for record in rig.ddl() for change in record.holds]
-    assert "table public.t was written anew when its column" in held.reason
+    assert "table public.t was rewritten when its column" in held.reason
     assert "filter rule" in held.reason
     assert at.resolved_ts < record.ts <= max(event[1] for event in rig.logged())
