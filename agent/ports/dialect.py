@@ -12,7 +12,7 @@ from agent.ports.snapshot import Chunks
 from agent.ports.source import Position
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
-from agent.rows.schema_change import Conversion
+from agent.rows.schema_change import WrittenConversion
 
 
 class Dialect(Protocol):
@@ -37,7 +37,7 @@ class Dialect(Protocol):
 
     def conversions(
         self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
-    ) -> dict[str, Conversion]:
+    ) -> Mapping[str, WrittenConversion]:
         """What the source has made of the values of columns that stay: by new name. ``origins``: new name → old name.
 
         ``context``: that of the ``TableChange``. A column that is not in the answer is cast by whoever holds its

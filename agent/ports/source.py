@@ -15,6 +15,7 @@ from agent.ports.executor import Executor
 from agent.ports.snapshot import DoneChunks, DumpOrder, DumpSession, Plan
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
+from agent.rows.survivors import Survivors
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SinkMode, TableRecord
 
@@ -237,6 +238,16 @@ class Source(Protocol):
 
     def current_ts(self, log: Position = BEGIN) -> Ts:
         """No commit of the past lies above it; ``log`` as for ``snapshot``."""
+        ...
+
+    def survivors(
+        self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], key: Sequence[str]
+    ) -> Survivors | None:
+        """Rows that were there when the table's columns got other types, as they are now; None where the log and the
+        types alone tell the values. ``origins``: new name → old name, of the columns that stayed.
+
+        :raises TableHeldError: nobody can say what the values are.
+        """
         ...
 
     def drop(self) -> None:

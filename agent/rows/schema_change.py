@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from agent.rows.schema import TableSchema
+from agent.rows.survivors import AskSurvivors
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 
@@ -34,8 +35,16 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The values are what they were if the type alone made them; the source has written them anew, as it would by an
+    expression."""
+
+
 #: None: the values are what they were
 Conversion = Exact | Refused | None
+#: the same, of a column whose rows may all have been written anew
+WrittenConversion = Conversion | Kept
 
 
 def converted(convert: Convert, values: pa.Array, is_left_out: Mask | None) -> pa.Array:
@@ -68,7 +77,8 @@ class SchemaChange:
 
     ``before``: the table as it is in the sink now, None where it is yet to come; ``after``: None where it goes.
     ``columns``: all columns afterwards, in the source's order; ``schema`` and ``arrow`` are theirs too. Empty where the
-    table goes.
+    table goes. ``survivors``: what the values are compared with before the change is committed; None where the log
+    tells them.
     """
 
     ts: Ts
@@ -78,6 +88,7 @@ class SchemaChange:
     columns: tuple[ColumnMove, ...] = ()
     schema: TableSchema | None = None
     arrow: pa.Schema | None = None
+    survivors: AskSurvivors | None = None
 
     @property
     def is_move(self) -> bool:

@@ -5,14 +5,16 @@ would be when a changefeed is created.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from agent.errors import TableHeldError, TableIneligibleError
 from agent.filter.events import rules_for
 from agent.ports.sink import Sink
-from agent.rows.schema import TableSchema
-from agent.rows.schema_change import ColumnMove, Refused, SchemaChange
+from agent.rows.schema import Column, TableSchema
+from agent.rows.schema_change import ColumnMove, Exact, Refused, SchemaChange
+from agent.rows.survivors import AskSurvivors, Survivors
 from agent.sources.registry import arrow_schema, conversions, dialect, fill_value
 from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, SinkMode, TableChange, TableRecord
 
@@ -27,12 +29,17 @@ _EVENTS = {
 _DROPS_DATABASE = re.compile(r"DROP\s+(?:DATABASE|SCHEMA)\b", re.IGNORECASE)
 
 
+#: that of ``ports.Source``
+FindSurvivors = Callable[[TableSchema, TableSchema, Mapping[str, str], Sequence[str]], Survivors | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What of a changefeed decides how its tables change."""
+    """What of a changefeed decides how its tables change. ``survivors``: asks its source."""
 
     config: ChangefeedConfig
     sink_mode: SinkMode
+    survivors: FindSurvivors = lambda *_: None
 
 
 def apply(sink: Sink, record: DdlRecord, terms: Terms, there: Iterable[TableRecord] = ()) -> None:
@@ -59,7 +66,25 @@ def schema_change(
     if after is None:
         return SchemaChange(record.ts, change.kind, old, None)
     columns = tuple(_moves(before, after, change))
-    return SchemaChange(record.ts, change.kind, old, change.table, columns, after, arrow_schema(after))
+    survivors = _survivors(before, after, change, terms)
+    return SchemaChange(record.ts, change.kind, old, change.table, columns, after, arrow_schema(after), survivors)
+
+
+def _survivors(
+    before: TableSchema | None, after: TableSchema, change: TableChange, terms: Terms
+) -> AskSurvivors | None:
+    """What the sink compares its values with, where columns have another type."""
+    if before is None or change.table is None:
+        return None
+    old, new = ({column.name: column for column in schema.columns} for schema in (before, after))
+    origins = _origins(before, after, change)
+    if all(_kind(old[origin]) == _kind(new[name]) for name, origin in origins.items()):
+        return None
+    return partial(terms.survivors, before, after, origins, change.table.key)
+
+
+def _kind(column: Column) -> tuple[int, int]:
+    return column.type_id, column.modifier
 
 
 def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) -> Iterator[ColumnMove]:
@@ -74,7 +99,7 @@ def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) 
                 "again for a new snapshot, or leave the column out by a column selector"
             )
         fill = fill_value(after, name, change.fills[name]) if name in change.fills else None
-        convert = conversion.convert if conversion else None
+        convert = conversion.convert if isinstance(conversion, Exact) else None
         yield ColumnMove(name, item.type, origins.get(name), fill, convert)
 
 

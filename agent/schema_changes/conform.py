@@ -15,7 +15,7 @@ import pyarrow as pa
 from agent.errors import DecodeError, TableHeldError
 from agent.rows.changes import BEFORE_FULL, DELETE, TRUNCATE, Changes
 from agent.rows.schema import TableSchema
-from agent.rows.schema_change import Conversion, Mask, Refused, converted
+from agent.rows.schema_change import Exact, Mask, Refused, WrittenConversion, converted
 from agent.sources.registry import arrow_schema, conversions, fill_value
 from reactor.records.changefeed import TableChange
 
@@ -87,7 +87,7 @@ def _image(
     target: Target,
     origins: Mapping[str, str],
     gone: list[str],
-    found: Mapping[str, Conversion],
+    found: Mapping[str, WrittenConversion],
 ) -> pa.RecordBatch:
     arrays = [_column(image, item, changes, target, origins, found.get(item.name)) for item in target.arrow]
     fields = [*target.arrow, *(image.schema.field(name) for name in gone)]
@@ -100,7 +100,7 @@ def _column(
     changes: Changes,
     target: Target,
     origins: Mapping[str, str],
-    conversion: Conversion,
+    conversion: WrittenConversion,
 ) -> pa.Array:
     if wanted.name not in origins:
         fill = target.fills.get(wanted.name)
@@ -109,7 +109,7 @@ def _column(
     try:
         if isinstance(conversion, Refused):
             raise DecodeError(conversion.reason)
-        if conversion is not None:
+        if isinstance(conversion, Exact):
             return converted(conversion.convert, column, _left_out(image, column, changes, origins[wanted.name]))
         return column.cast(wanted.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DecodeError) as error:

@@ -19,7 +19,7 @@ from agent.ports.snapshot import Chunks
 from agent.ports.source import Position, Scope, Source
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
-from agent.rows.schema_change import Conversion
+from agent.rows.schema_change import WrittenConversion
 
 
 def open_source(uri: str, scope: Scope) -> Source:
@@ -56,7 +56,7 @@ def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
 
 def conversions(
     before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
-) -> dict[str, Conversion]:
+) -> Mapping[str, WrittenConversion]:
     """See ``Dialect.conversions``."""
     return dialect(after.dialect).conversions(before, after, origins, context)
 

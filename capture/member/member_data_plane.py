@@ -165,5 +165,6 @@ def _repartition(feed: Feed, question: RepartitionTable) -> Ts:
 
 def _apply(feed: Feed, question: ApplySchema) -> None:
     failpoints.reach(Point.SCHEMA_BEFORE_SINK)
-    apply_ddl.apply(feed.open_sink(), question.record, Terms(feed.config, feed.sink_mode), question.tables)
+    terms = Terms(feed.config, feed.sink_mode, feed.open_source().survivors)
+    apply_ddl.apply(feed.open_sink(), question.record, terms, question.tables)
     failpoints.reach(Point.SCHEMA_AFTER_SINK)

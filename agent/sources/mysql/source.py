@@ -1,11 +1,12 @@
 """MySQL and MariaDB as a source: the binlog, and what reads from it. Nothing is made at the server."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agent.errors import PositionLostError
 from agent.filter.tables import TableFilter
 from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema, ZeroDates
+from agent.rows.survivors import Survivors
 from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
 from agent.sources.mysql.position.consistency import current_place
 from agent.sources.mysql.position.resume import current_position, epoch_of
@@ -102,6 +103,11 @@ class MysqlSource:
     def current_ts(self, log: Position = BEGIN) -> Ts:
         with connect(self._target) as connection:
             return current_place(connection).ts(epoch_of(connection, log.text))
+
+    def survivors(
+        self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], key: Sequence[str]
+    ) -> Survivors | None:
+        return None  # no expression makes values of a column's old ones
 
     def drop(self) -> None:
         """Nothing was made there."""

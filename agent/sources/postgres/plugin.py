@@ -10,7 +10,7 @@ from agent.ports.snapshot import Chunks
 from agent.ports.source import Position, Scope, Source
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
-from agent.rows.schema_change import Conversion
+from agent.rows.schema_change import WrittenConversion
 
 
 class PostgresDialect:
@@ -33,7 +33,7 @@ class PostgresDialect:
 
     def conversions(
         self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
-    ) -> dict[str, Conversion]:
+    ) -> dict[str, WrittenConversion]:
         from agent.sources.postgres.retyping.retyping import conversions
 
         return conversions(before, after, origins, context)

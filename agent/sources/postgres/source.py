@@ -1,12 +1,13 @@
 """PostgreSQL as a source: a slot, its publications, and what reads from them."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from agent.errors import PositionLostError, SourceConfigError
 from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema
+from agent.rows.survivors import Survivors
 from agent.sources.common.starts import refuse_future
 from agent.sources.postgres.preflight import check_source
 from agent.sources.postgres.publication import slots
@@ -16,6 +17,7 @@ from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.terms import AllTerms, read_terms, refuse_unsent
 from agent.sources.postgres.server.uri import parse_uri
+from agent.sources.postgres.snapshot import survivors
 from agent.sources.postgres.snapshot.dump import PostgresDumper
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
 from agent.sources.postgres.snapshot.rows import read_table, session
@@ -111,6 +113,13 @@ class PostgresSource:
         with connect(self._uri) as connection:
             [[end]] = connection.query("SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8")
         return Ts(int(end or 0) - 1)
+
+    def survivors(
+        self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], key: Sequence[str]
+    ) -> Survivors | None:
+        with connect(self._uri) as connection:
+            rows = read_terms(connection, self._publications).of(after.table_id).rows
+        return survivors.read(self._uri, before, after, origins, key, rows)
 
     def drop(self) -> None:
         slots.drop_upstream(self._uri, self._names)

@@ -5,7 +5,7 @@ or exact ones, plain text to what it says, whole numbers to text. A moment's tex
 a change is refused, and the table waits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from uuid import uuid4
@@ -66,18 +66,25 @@ def _is_filled(move: ColumnMove) -> bool:
     return move.fill is not None and move.fill.is_valid
 
 
-def rewritten(
-    table: DeltaTable, place: TablePlace, moves: Sequence[ColumnMove], columns: pa.Schema, change: SchemaChange
-) -> Iterator[DataFile]:
+def columns_of(moves: Sequence[ColumnMove]) -> pa.Schema:
+    return pa.schema([pa.field(move.name, move.type) for move in moves])
+
+
+def rewritten(place: TablePlace, rows: Iterable[pa.Table], change: SchemaChange) -> Iterator[DataFile]:
     """The table's rows under its new schema, in files of a moderate size."""
+    names = (f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet" for number in count())
+    return files.write_files(place, names.__next__, rows, bytes_max=_FILE_BYTES)
+
+
+def converted_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaChange) -> Iterator[pa.Table]:
+    """All of the table, as it is to be."""
     stored = table.schema().to_arrow().names
     origins = [move.origin for move in moves if move.origin is not None] or stored[:1]
     if any(move.convert for move in moves):
         origins += [name for name in (delta_schema.CHANGE_TYPE, delta_schema.UNCHANGED) if name in stored]
     reader = pa.RecordBatchReader.from_stream(table.scan(columns=list(dict.fromkeys(origins))))
-    names = (f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet" for number in count())
-    tables = (_converted(batch, moves, columns, change) for batch in reader)
-    return files.write_files(place, names.__next__, tables, bytes_max=_FILE_BYTES)
+    columns = columns_of(moves)
+    return (_converted(batch, moves, columns, change) for batch in reader)
 
 
 def _converted(

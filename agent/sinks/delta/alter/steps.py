@@ -30,6 +30,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from agent.errors import TableHeldError
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.delta.alter import repartition, rewrite
+from agent.sinks.delta.alter.survivors import Comparison
 from agent.sinks.delta.table import commit, disk, schema
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TablePlace
@@ -171,13 +172,27 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
     moves = rewrite.moves(stored, change, is_changelog=writer.is_changelog)
     _allow(table, [move.type for move in moves])
     record = _record(table, writer, change.after.table_id, change.ts)
+    survivors = change.survivors() if change.survivors else None
+    comparison = Comparison(survivors, is_changelog=writer.is_changelog) if survivors else None
     if rewrite.is_in_place(stored, moves):
+        if comparison:
+            for rows in rewrite.converted_rows(table, moves, change):
+                comparison.note(rows)
+        _judge(comparison, change)
         _add(table, [move for move in moves if move.origin is None], record)
         return
-    columns = pa.schema([pa.field(move.name, move.type) for move in moves])
-    files = rewrite.rewritten(table, place, moves, columns, change)
+    converted = rewrite.converted_rows(table, moves, change)
+    files = rewrite.rewritten(place, map(comparison.note, converted) if comparison else converted, change)
     actions: list[AddAction | RemoveAction] = [file.add_action() for file in files]
+    _judge(comparison, change)
+    columns = rewrite.columns_of(moves)
     table.create_write_transaction(actions, "overwrite", Schema.from_arrow(columns), commit_properties=record)
+
+
+def _judge(comparison: Comparison | None, change: SchemaChange) -> None:
+    """:raises TableHeldError: the values are not what the source has."""
+    if comparison is not None:
+        comparison.verdict(change)
 
 
 def _allow(table: DeltaTable, types: Sequence[pa.DataType]) -> None:

@@ -8,7 +8,8 @@ without touching a value, has been given values that are in no log.
 
 Where another column of the table got a type that does touch values, or the table was emptied, the new file says
 nothing; then a column is suspect only if nothing else is seen to have changed in its row. What the server writes anew
-by itself (``int`` as ``bigint``) looks the same with an expression and without.
+by itself (``int`` as ``bigint``) looks the same with an expression and without: there rows are compared, when the sink
+follows (``snapshot.survivors``).
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Final
 
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.published import Relation
+from agent.sources.postgres.server.connection import Connection
 from reactor.ids import Ts
 
 _VARCHAR: Final = 1043
@@ -92,19 +94,23 @@ class Rewrites:
         return self.asked.before.columns[relation.table_id][number][2] != relation.columns[number][2]
 
     def _keeps(self, relation: Relation, number: int) -> bool:
-        """The server itself touches no value where the one type becomes the other."""
         before, after = self.asked.before.columns[relation.table_id][number], relation.columns[number]
-        if before[:2] == after[:2]:
-            return True
-        rows = self.asked.connection.query(_RELATION_SQL.format(before=before[0], after=after[0]))
-        if not rows:
-            return False  # a type is gone
-        old_base, new_base, new_modifier, is_checked, is_binary = rows[0]
-        if is_checked == "t" and before[0] != after[0]:
-            return False
-        old = int(old_base or 0), before[1]  # the server forgets how long a domain's values are
-        new = int(new_base or 0), int(new_modifier or -1) if after[1] < 0 else after[1]
-        return fits(old, new) if old[0] == new[0] else is_binary == "t" and new[1] < 0
+        return keeps(self.asked.connection, before[:2], after[:2])
+
+
+def keeps(connection: Connection, before: Kind, after: Kind) -> bool:
+    """The server itself touches no value where the one type becomes the other."""
+    if before == after:
+        return True
+    rows = connection.query(_RELATION_SQL.format(before=before[0], after=after[0]))
+    if not rows:
+        return False  # a type is gone
+    old_base, new_base, new_modifier, is_checked, is_binary = rows[0]
+    if is_checked == "t" and before[0] != after[0]:
+        return False
+    old = int(old_base or 0), before[1]  # the server forgets how long a domain's values are
+    new = int(new_base or 0), int(new_modifier or -1) if after[1] < 0 else after[1]
+    return fits(old, new) if old[0] == new[0] else is_binary == "t" and new[1] < 0
 
 
 def fits(old: Kind, new: Kind) -> bool:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.rows.schema import Column, TableSchema
-from agent.rows.schema_change import Conversion, Exact, Refused
+from agent.rows.schema_change import Conversion, Exact, Kept, Refused, WrittenConversion
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.decode.types import numeric_precision
 from agent.sources.postgres.retyping import json
@@ -72,17 +72,26 @@ _FAMILIES: Final = {
 }
 #: whose modifier is how much they have room for: varbit, timetz
 _ROOM: Final = frozenset((1562, 1266))
+#: text, varchar
+_ALIKE: Final = frozenset((25, 1043))
 _ZONE: Final = "what its values are depends on the time zone of the session that changed it"
 _STYLE: Final = "how its values are written depends on the settings of the session that changed it"
 
 
 def conversions(
     before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
-) -> dict[str, Conversion]:
+) -> dict[str, WrittenConversion]:
     """See ``agent.sources.registry.conversions``."""
     old = {column.name: column for column in before.columns}
     new = {column.name: column for column in after.columns}
-    return {name: conversion(old[origin], new[name]) for name, origin in origins.items() if origin in old}
+    pairs = {name: (old[origin], new[name]) for name, origin in origins.items() if origin in old}
+    return {name: conversion(*pair) or (Kept() if _is_written_anew(*pair) else None) for name, pair in pairs.items()}
+
+
+def _is_written_anew(before: Column, after: Column) -> bool:
+    """The server itself may keep the one's values as the other's only where both are texts."""
+    types_of = {before.type_id, after.type_id}
+    return len(types_of) > 1 and not types_of <= _ALIKE
 
 
 def conversion(before: Column, after: Column) -> Conversion:

@@ -78,20 +78,29 @@ def read_table(
 
 
 def copy_rows(
-    connection: Connection, schema: TableSchema, chunk: Chunk, key: Collection[str] = (), *, rows: str = ALL_ROWS
+    connection: Connection,
+    schema: TableSchema,
+    chunk: Chunk,
+    key: Collection[str] = (),
+    *,
+    rows: str = ALL_ROWS,
+    sample: str = "",
+    limit: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch."""
+    """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch.
+    ``sample``: a TABLESAMPLE clause. ``limit``: so many rows at most, 0 for all."""
     if not schema.columns:
         return
-    statement = copy_statement(schema, chunk, rows_of(connection, schema), rows)
+    statement = copy_statement(schema, chunk, rows_of(connection, schema) + sample, rows, limit)
     connection.start_copy(statement, timeout_s=_READ_TIMEOUT_S)
     yield from _CopyRows(connection, schema, key).batches()
 
 
-def copy_statement(schema: TableSchema, chunk: Chunk, table: str, rows: str = ALL_ROWS) -> str:
+def copy_statement(schema: TableSchema, chunk: Chunk, table: str, rows: str = ALL_ROWS, limit: int = 0) -> str:
     """``table``: what to select from (see ``catalog.rows_of``)."""
     names = ", ".join(_expression(column) for column in schema.columns)
-    return f"COPY (SELECT {names} FROM {table} WHERE {chunk.predicate} AND ({rows})) TO STDOUT (FORMAT binary)"
+    end = f" LIMIT {limit}" if limit else ""
+    return f"COPY (SELECT {names} FROM {table} WHERE {chunk.predicate} AND ({rows}){end}) TO STDOUT (FORMAT binary)"
 
 
 def _expression(column: Column) -> str:

@@ -1,6 +1,7 @@
 """A table whose columns get other types by a real ALTER TABLE: the Delta table holds then what the source does, or it
 is held with the reason."""
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from agent.sinks.delta.table.schema import delta_table
 from agent.sources.common import schema_diff
 from agent.sources.common.schema_diff import Columns
 from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.terms import ALL_ROWS
+from agent.sources.postgres.snapshot import survivors
 from agent.sources.postgres.snapshot.rows import read_table
 from agent.sources.registry import arrow_schema
 from capture.embedded import EmbeddedPostgres
@@ -66,13 +69,19 @@ _MADE = "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE mood2 AS ENUM ('gla
 class Bed:
     """One table, loaded into a Delta table at Ts 100."""
 
-    def __init__(self, postgres: EmbeddedPostgres, directory: Path, mode: SinkMode, create: str) -> None:
+    def __init__(
+        self, postgres: EmbeddedPostgres, directory: Path, mode: SinkMode, create: str, table: str = "t"
+    ) -> None:
         name = directory.name.replace("-", "_").lower()[:50]
-        postgres.create_database(name)
         self.uri, self._dsn = postgres.uri(name), postgres.dsn(name)
-        self.execute(f"{_MADE}; {create}")
-        self.table_id = pgoutput.table_id(self._dsn, "t")
-        self.record = TableRecord(table_id=self.table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+        if not postgres.has_database(name):
+            postgres.create_database(name)
+            self.execute(_MADE)
+        self.execute(create)
+        self.table_id = pgoutput.table_id(self._dsn, table)
+        self.record = TableRecord(
+            table_id=self.table_id, schema_name="public", name=table, key=("id",), start_ts=Ts(100)
+        )
         self.sink: DeltaSink = sink_at(directory, mode)
         self.schema = self.read_schema()
         staged = self.sink.stage(self.schema, "0", read_table(self.uri, self.schema), Ts(100))
@@ -90,16 +99,17 @@ class Bed:
         after = self.read_schema()
         change = schema_diff.compare(KnownTable(self.record, self.schema), KnownTable(self.record, after), Columns())
         assert change is not None
-        apply(self.sink, DdlRecord(ts=Ts(200), changes=(change,)), Terms(ChangefeedConfig(), self.sink._owner.mode))
+        terms = Terms(ChangefeedConfig(), self.sink._owner.mode, partial(survivors.read, self.uri, rows=ALL_ROWS))
+        apply(self.sink, DdlRecord(ts=Ts(200), changes=(change,)), terms)
 
     def differences(self) -> tuple[str, ...]:
-        schema, place = self.read_schema(), self.sink.place("public", "t")
+        schema, place = self.read_schema(), self.sink.place("public", self.record.name)
 
         def stored() -> list[pa.RecordBatch]:
             return list(read_rows(place, schema, arrow_schema(schema), key=("id",)))
 
         return compare(
-            "t", lambda: read_table(self.uri, schema), stored, key=("id",), as_stored=delta_table
+            self.record.name, lambda: read_table(self.uri, schema), stored, key=("id",), as_stored=delta_table
         ).differences
 
 

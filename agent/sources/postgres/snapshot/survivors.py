@@ -1,0 +1,184 @@
+"""Survivors of a retyping: reads rows that nobody has changed since PostgreSQL gave their columns another type.
+
+Every way of writing a table anew gives the table and its indexes new rows in ``pg_class``, in the transaction that
+gives the table's rows their ``xmin``. So a row whose ``xmin`` is later than the older of these two has been changed
+since, and its new values are in the stream; every other row is what the rewrite has made of it.
+
+A table of up to 16 MiB is read as a whole. Of a larger one are read its first and last pages, and pages spread over it
+(the same ones each time), a few MiB in all: an expression that differs from the plain conversion in none of these rows
+is not noticed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from agent.errors import SourceError, TableHeldError
+from agent.rows.schema import Column, TableSchema
+from agent.rows.survivors import Survivors
+from agent.sources.postgres.decode import types
+from agent.sources.postgres.publication.rewrites import keeps
+from agent.sources.postgres.server.catalog import leaves_sql, read_schemas
+from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.sql import identifier
+from agent.sources.postgres.server.uri import Target
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE, Chunk, PlanKind
+from agent.sources.postgres.snapshot.rows import copy_rows, session
+
+_WHOLE_BYTES: Final = 16 << 20
+#: of a larger table: how many pages at its begin and end (where up to 64 may be empty yet), and how many between them
+_EDGE_PAGES: Final = 128
+_SPREAD_PAGES: Final = 512
+#: values longer than this are read only where there are no others
+_SHORT_BYTES: Final = 8_192
+_FEW_ROWS: Final = 200
+#: an update may leave values out that are stored apart
+_APART_BYTES: Final = 1_000
+#: until a row is found, or it is known that there is none
+_SEARCH_MS: Final = 60_000
+#: scans of a range of pages read only these from this version on
+_TID_RANGE_VERSION: Final = 14
+_CURE: Final = "create the changefeed again for a new snapshot, or leave the table out by a filter rule"
+
+_SIZE_SQL: Final = (
+    "SELECT count(*), coalesce(sum(pg_catalog.pg_table_size(relid)), 0)::int8, "
+    "coalesce(sum(pg_catalog.pg_relation_size(relid)), 0)::int8 / current_setting('block_size')::int8 "
+    "FROM {leaves} leaves(relid)"
+)
+#: of each leaf what its last rewrite cannot be younger than; of all leaves the youngest
+_AGE_SQL: Final = (
+    "SELECT min(oldest) FROM (SELECT max(pg_catalog.age(c.xmin)) AS oldest FROM {leaves} leaves(relid) "
+    "JOIN pg_catalog.pg_class c ON c.oid = relid "
+    "OR c.oid IN (SELECT indexrelid FROM pg_catalog.pg_index WHERE indrelid = relid) GROUP BY relid) ages"
+)
+
+
+def read(
+    source: str | Target,
+    before: TableSchema,
+    after: TableSchema,
+    origins: Mapping[str, str],
+    key: Sequence[str],
+    rows: str,
+) -> Survivors | None:
+    """Rows of the table as it became ``after``; None where the server itself touches no value, or there is no row.
+
+    ``origins``: new column name → old one. ``rows``: the condition under which the table's rows are published.
+
+    :raises TableHeldError: nobody can say what the values are.
+    """
+    old, new = _by_name(before), _by_name(after)
+    retyped = [name for name, origin in origins.items() if _kind(old[origin]) != _kind(new[name])]
+    with session(source, None) as connection:
+        retyped = [name for name in retyped if not keeps(connection, _kind(old[origins[name]]), _kind(new[name]))]
+        if not retyped or not connection.query(f"SELECT FROM pg_catalog.pg_class WHERE oid = {after.table_id}"):
+            return None
+        now = _as_now(read_schemas(connection, [after.table_id])[after.table_id], after)
+        # what has got yet another type, or is gone, is judged with the change that says so
+        retyped = [name for name in retyped if name in now and _kind(now[name]) == _kind(new[name])]
+        names = list(key) or [name for name in new if name in now]
+        if any(name not in now or _kind(now[name]) != _kind(new[name]) for name in names):
+            raise _unknown(after, "the table was altered again before its rows were compared")
+        table = _Table(connection, after, {name: now[name] for name in [*names, *retyped]}, tuple(retyped))
+        found = table.survivors(rows) if retyped else None
+    if found is None:
+        return None
+    is_kept = bool(key) and not set(key).intersection(retyped)
+    return Survivors(found, tuple(names), tuple(retyped), is_kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One table in one transaction. ``columns``: as they are now, by the names that they have in ``after``."""
+
+    connection: Connection
+    after: TableSchema
+    columns: Mapping[str, Column]
+    retyped: tuple[str, ...]
+
+    def survivors(self, condition: str) -> pa.Table | None:
+        leaves = leaves_sql(self.after.table_id)
+        [[parts, size, pages]] = self.connection.query(_SIZE_SQL.format(leaves=leaves))
+        [[age]] = self.connection.query(_AGE_SQL.format(leaves=leaves))
+        is_old = f"({condition}) AND pg_catalog.age(xmin) >= {int(age or 0)}"
+        if int(size or 0) <= _WHOLE_BYTES:
+            found = self._read(is_old)
+        else:
+            found = self._spread(is_old, int(pages or 0), is_single=parts == "1")
+        if not found.num_rows or int(size or 0) <= _WHOLE_BYTES:
+            self._refuse_left_out(f"({condition}) AND pg_catalog.age(xmin) < {int(age or 0)}")
+        return found if found.num_rows else None
+
+    def _spread(self, condition: str, pages: int, *, is_single: bool) -> pa.Table:
+        """Rows of some pages; if these have none, of any."""
+        short = "".join(f" AND pg_catalog.pg_column_size({name}) <= {_SHORT_BYTES}" for name in self._long())
+        percent = min(100 * _SPREAD_PAGES / max(pages, 1), 100)
+        parts = [self._read(condition + short, f" TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (0)")]
+        if is_single and self.connection.server_version >= _TID_RANGE_VERSION:
+            for low, high in ((0, _EDGE_PAGES), (max(pages - _EDGE_PAGES, _EDGE_PAGES), pages + 1)):
+                parts.append(self._read(condition + short, chunk=Chunk(0, PlanKind.BLOCKS, low=low, high=high)))
+        found = pa.concat_tables(parts)
+        return found if found.num_rows else self._searched(condition)
+
+    def _searched(self, condition: str) -> pa.Table:
+        try:
+            self.connection.query(f"SET LOCAL statement_timeout = {_SEARCH_MS}")
+            return self._read(condition, limit=_FEW_ROWS)
+        except SourceError as error:
+            raise _unknown(self.after, f"no unchanged row was found to compare ({error})") from error
+
+    def _read(self, condition: str, sample: str = "", *, chunk: Chunk = WHOLE_TABLE, limit: int = 0) -> pa.Table:
+        columns = tuple(self.columns.values())
+        schema = replace(self.after, columns=columns)
+        batches: Iterator[pa.RecordBatch] = copy_rows(
+            self.connection, schema, chunk, rows=condition, sample=sample, limit=limit
+        )
+        read = pa.Table.from_batches(list(batches), types.arrow_schema(schema))
+        return read.rename_columns(list(self.columns))
+
+    def _refuse_left_out(self, condition: str) -> None:
+        """Of rows that were updated since the stream may lack long values.
+
+        :raises TableHeldError: it does lack some.
+        """
+        long = " OR ".join(f"pg_catalog.pg_column_size({name}) > {_APART_BYTES}" for name in self._long())
+        if long and self._read(f"{condition} AND ({long})", limit=1).num_rows:
+            raise _unknown(self.after, "rows were updated since, without their long values")
+
+    def _long(self) -> list[str]:
+        """Retyped columns whose values can be long."""
+        columns = [self.columns[name] for name in self.retyped]
+        arrow = {column.name: types.arrow_type(column) for column in columns}
+        return [identifier(name) for name, kind in arrow.items() if _is_long(kind)]
+
+
+def _is_long(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind))
+
+
+def _as_now(now: TableSchema, after: TableSchema) -> dict[str, Column]:
+    """The columns as they are now, by the names that they have in ``after``."""
+    by_place = {column.place: column for column in now.columns}
+    by_name = _by_name(now)
+    found = {
+        column.name: by_place.get(column.place) if column.place else by_name.get(column.name)
+        for column in after.columns
+    }
+    return {name: column for name, column in found.items() if column is not None}
+
+
+def _by_name(schema: TableSchema) -> dict[str, Column]:
+    return {column.name: column for column in schema.columns}
+
+
+def _kind(column: Column) -> tuple[int, int]:
+    return column.type_id, column.modifier
+
+
+def _unknown(after: TableSchema, reason: str) -> TableHeldError:
+    return TableHeldError(
+        f"table {after.qualified_name} has columns of another type, and whether their values are what the type alone "
+        f"makes of them cannot be seen: {reason}; {_CURE}"
+    )
