@@ -1,8 +1,8 @@
 """Furthest records: how far this process has seen each span recorded at the sink, however often its changefeed was run.
 
-A record at the sink only ever grows. One that is behind what was seen belongs to a table that was set back, as by a
-directory that was copied back while the changefeed was paused. Only a span that is to be written from its record on
-(after a rewind) may have such a record: then nothing between the two is missing.
+A record at the sink only ever grows. One that is behind what was seen belongs to a table that was set back, for
+instance by a directory that was restored while the changefeed was paused. Only a span that is written from its record
+on (after a rewind) may have such a record: then nothing between the two is missing.
 """
 
 from collections.abc import Iterable

@@ -3,8 +3,7 @@
 A rule is ``schema.table``; each part is a wildcard pattern (``*``, ``?``, ``[a-z]``, ``[!a-z]``), a ``/regular
 expression/`` over the whole part, or a name in double quotes that means itself. ``/.../`` alone is matched against
 ``schema.table``. ``!`` in front excludes. The last rule that matches decides; what no rule matches is not wanted.
-Names are compared as they are written: PostgreSQL's are case-sensitive. The source's own schemas are never asked for:
-which they are, each source knows.
+Names are compared as they are written: PostgreSQL's are case-sensitive. Each source leaves out its system schemas.
 """
 
 import re

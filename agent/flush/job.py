@@ -1,8 +1,8 @@
 """Flush job, on the capture: plans, runs the tasks as one job, lets the sink commit, and says where each span is.
 
 The position that comes back is always true: a span whose task or commit failed stays where it was, with the error
-beside it. A flush that is cut off anywhere may have moved the sink's record; whoever opens the span next reads it
-there.
+beside it. A flush that is interrupted anywhere may have moved the sink's record; whoever opens the span next
+reads it there.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
-"""The change log's head and the writer who moves it: what fences an old sync unit.
+"""Log head: the end of the change log, moved by one writer under its epoch, which fences a replaced sync unit.
 
 A ``LogWriter`` takes the log over by raising its epoch, and from then on moves the head only from exactly what it wrote
 last. Whoever finds something else there has been replaced, and stops (``LogFencedError``). An answer of etcd that got
 lost is settled by reading: either the move is there, or it is not and is made again.
 
-A new epoch starts behind the last segment after which no transaction was open; what the old writer left there is no
-longer part of the log, and the source is read again from ``resolved_ts``.
+A new epoch starts after the last segment that ends without an open transaction. What the old writer left behind it is
+no longer part of the log, and the source is read again from ``resolved_ts``.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""Net changes: what a range of row changes comes to, one row per key, for sinks whose table equals the source's.
+"""Net changes: reduce a range of row changes to one row per key (compaction by key), for upserted tables.
 
 Three things make this more than "the last one wins":
 

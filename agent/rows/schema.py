@@ -1,4 +1,4 @@
-"""A table's columns as its source declared them at one position of the log, and the Arrow types they become.
+"""Table schema: a table's columns as its source declared them at one position of the log, and their Arrow types.
 
 A ``TableSchema`` is a value: it travels in segment metadata (as JSON), in task descriptors (pickled) and in staged
 manifests. Which Arrow type a column becomes is decided by its source (``agent.sources.<kind>.types``) and written down

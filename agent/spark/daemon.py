@@ -1,4 +1,4 @@
-"""The process that Spark forks its Python workers from, with our imports already made.
+"""Spark daemon: the process that Spark forks its Python workers from, with our imports already made.
 
 Spark drops workers that were idle for a minute, so on a quiet changefeed nearly every flush would pay for importing
 numba, pyarrow and the sink's library again (0.6 s here). What is imported before the fork is shared by all workers.

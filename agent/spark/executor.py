@@ -1,4 +1,4 @@
-"""The Spark side of ``agent.ports.executor.Executor``: ``map`` runs one Spark task per descriptor.
+"""Spark executor: runs one Spark task per descriptor (``agent.ports.executor.Executor``).
 
 Jobs use the DataFrame API alone (``range`` → ``mapInArrow`` → ``collect``), so the same code runs on ``local[*]``,
 ``spark://…``, YARN, Kubernetes and Spark Connect (``sc://…``). Rows never cross the JVM: a task gets its orders from a

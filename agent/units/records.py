@@ -1,4 +1,4 @@
-"""``UnitRecord`` in etcd: where a unit leaves what it has done, fenced by the order's epoch."""
+"""Unit records: what a unit has done, stored in etcd, fenced by the order's epoch."""
 
 import anyio
 import structlog

@@ -1,8 +1,8 @@
-"""Stream reader: a sync unit's thread that reads the stream, decides when to cut, and keeps the server informed.
+"""Stream reader: a sync unit's thread that reads the stream, divides it into chunks, and keeps the server informed.
 
-It cuts when the arena is full, or when the oldest finished event has waited long enough *and* nothing cut before is
-still on its way into the log: so segments grow by themselves while the log's storage is slow. When no arena is
-free it stops reading and continues reporting, so the server neither hangs up nor runs ahead of us.
+A chunk ends when the arena is full, or when the oldest finished event has waited long enough *and* no earlier chunk is
+still on its way into the log: so segments grow by themselves while the log's storage is slow. When no arena is free it
+stops reading (backpressure) and continues reporting, so the server neither hangs up nor runs ahead of us.
 """
 
 import threading

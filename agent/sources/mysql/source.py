@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as a source: the binlog, and what reads from it. Nothing is made at the server."""
+"""MySQL source: opens the binlog and snapshots of MySQL and MariaDB. Nothing is made at the server."""
 
 from collections.abc import Collection, Mapping, Sequence
 

@@ -1,8 +1,8 @@
-"""Start positions: where in the binlog a stream begins that an operator wants to start behind some Ts.
+"""Start positions: find where in the binlog a stream with a given ``--start-ts`` begins, or refuse it.
 
-A stream begins with the first transaction whose Ts is greater. What lies before it must be there no more than for any
-other stream; but everything from there on must be: the file, and the tables as they are now, since nobody knows what
-they were. So a start is refused that lies before the oldest binlog, past the end, or before a change of a table.
+A stream begins with the first transaction whose Ts is greater. Everything from there on must be there: the file, and
+the tables as they are now, since their earlier definitions are not known. So a start is refused before the oldest
+binlog, past the end, or before a change of a table.
 """
 
 from collections.abc import Iterator, Mapping

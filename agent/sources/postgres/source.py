@@ -1,4 +1,4 @@
-"""PostgreSQL as a source: a slot, its publications, and what reads from them."""
+"""PostgreSQL source: a slot, its publications, and what reads from them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 

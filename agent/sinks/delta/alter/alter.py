@@ -1,4 +1,4 @@
-"""Schema changes of one transaction carried out on Delta tables: which table is where, and which step comes first.
+"""Alterer: carries out the schema changes of one transaction on Delta tables, in an order in which names never clash.
 
 Names come before columns, and a table leaves its old place before any comes to its new one: several tables may change
 their names with each other. Each step is found done when it is done again (``steps``), wherever a crash was.

@@ -1,8 +1,8 @@
-"""Rewrite of a Delta table under other columns: which columns those are, and its rows written again in them.
+"""Rewrite: writes the rows of a Delta table again under other columns.
 
-Values follow their column to another type only where they are then what the source has made of them: numbers to wider
-or exact ones, plain text to what it says, whole numbers to text. A moment's text, say, is another one everywhere: such
-a change is refused, and the table waits.
+A column gets another type only where a cast gives what the source has made of its values: numbers to wider or exact
+ones, plain text to what it says, whole numbers to text. A timestamp as text, say, is written differently everywhere:
+such a change is refused, and the table waits.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

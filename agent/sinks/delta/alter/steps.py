@@ -1,4 +1,4 @@
-"""Schema changes of Delta tables, each in one commit that also records it, so that doing it again changes nothing.
+"""Alter steps: each schema change of a Delta table in one commit that also records it, so that it is idempotent.
 
 What a change costs:
 

@@ -1,4 +1,4 @@
-"""Deletion vectors of Delta: which rows of a data file are gone, as a roaring bitmap in the table's log itself.
+"""Deletion vectors: mark rows of a Delta data file as deleted, by a roaring bitmap in the table's log itself.
 
 Only vectors that are in the log ("inline") are written: those in files of their own are removed by delta-rs's vacuum
 while they are in use (seen with 1.6.6). They stay small, since files are rewritten in time (``upsert.by_vectors``).

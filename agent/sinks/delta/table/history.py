@@ -1,8 +1,8 @@
-"""History of a Delta table since our last commit: what others have committed, and whether we may write on top of it.
+"""Table history: checks what others have committed to a Delta table since our last commit, and whether we may write.
 
 Each commit of ours records its own number, as an application transaction ``weir/seen``: whoever made it had read all
-before it. So what is to be looked at are the commits behind the last such number, which are none where nobody else
-writes the table. Harmless are those that leave rows and columns as they are: OPTIMIZE and REORG, which say that they
+before it. So only the commits after the last such number are checked: none where nobody else writes the
+table. Harmless are those that leave rows and columns as they are: OPTIMIZE and REORG, which say that they
 change no data; VACUUM; checkpoints; properties and comments. All else (DELETE, UPDATE, INSERT, MERGE, RESTORE, other
 columns, CREATE OR REPLACE) holds the table, unless it was undone: then file by file and column by column all is as it
 was. RESTORE does not take back application transactions, so after it our records say more than the table holds.

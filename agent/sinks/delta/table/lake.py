@@ -1,4 +1,4 @@
-"""A sink's directory or bucket with the Delta tables in it: which table lies where, and that the directory is there.
+"""Lake: a sink's directory or bucket; says where each Delta table lies, and whether the directory is there.
 
 A directory that Weir writes has a mark, a file of its own: a mount that has gone leaves an empty directory behind, and
 without the mark all of its tables would seem to have been removed. Whoever makes a table or finds one leaves the mark,

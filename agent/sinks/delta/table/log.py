@@ -1,12 +1,12 @@
-"""The log of a local Delta table, followed commit by commit: what a table records costs what is new in its log.
+"""Table log: follows the log of a local Delta table commit by commit, so that reading it costs what is new.
 
 delta-rs replays a log from its last checkpoint whenever it opens a table, and once more when it commits, which with
 many tables costs more than the changes themselves. A ``TableLog`` is kept by its process and reads only the commits
 that it has not seen; it appends commits of the kinds that flushes need. Everything else is delta-rs's.
 
 A commit is one file that appears under its number whole, or not at all where another one has it (``os.link``, as
-delta-rs does it): so writers of both kinds refuse each other. Logs of other storages, and of tables with features that
-are not known here, are left to delta-rs.
+delta-rs does it): so writers of both kinds refuse each other. Logs on other storages, and of tables with unknown
+features, are left to delta-rs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Names of tables as directories: which names a sink can carry, until all of them have an encoding.
+"""Table names: checks which names of tables can be directories of the sink.
 
 A table lies at ``{directory}/{schema}/{table}``, each name as it is. So a name has to be one part of a path, the same
 for the file system, for delta-rs (which takes some characters for those of a URL) and for us.

@@ -1,4 +1,5 @@
-"""Net changes into a Delta table that takes deletion vectors: what they cost follows the changes, not the table.
+"""Upsert by vectors: writes net changes into a Delta table at a cost that follows the changes, not the table.
+
 Tables of less than a mebibyte are written in the same way, but without vectors.
 
 The rows of the changed keys are looked for in the key columns of the table's files, which are kept in memory (a data

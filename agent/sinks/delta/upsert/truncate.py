@@ -1,4 +1,4 @@
-"""TRUNCATE of one span of a Delta table: what of the table lies in the span's key range goes, the rest stays.
+"""Truncation: removes the rows in one span's key range from a Delta table, and keeps the rest.
 
 Each span truncates for itself, at its own pace, as with every other change: so no span waits for another, and none
 sees rows of the others that are newer or older. The price is that the table is read through, and what the other spans

@@ -1,4 +1,4 @@
-"""Control events of a binlog, read: rotations, format descriptions, statements, and what errors say.
+"""Binlog events: parses control events (rotations, format descriptions, statements) and the server's errors.
 
 Pure. Rows, GTIDs and whatever else comes with every transaction never come here: ``split`` knows them. Bodies are what
 lies behind the 19 bytes of header, without checksum.

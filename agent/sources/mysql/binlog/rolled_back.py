@@ -1,4 +1,4 @@
-"""Rollbacks: rows that a server wrote into its binlog and rolled back, where that was found out too late. Pure.
+"""Rollbacks: remembers rows that a server rolled back after a part of them had gone into the log. Pure.
 
 Such rows are in the binlog where a transaction has changed temporary tables too, or some without transactions. Mostly
 they leave the arena again. Of a transaction that is larger than an arena some have left it for the log by then, where

@@ -1,11 +1,11 @@
-"""Binlog stream of one server: raw blocks off the socket into arenas, split in place, given away in chunks.
+"""Binlog stream: moves raw blocks from the socket into arenas, has them split in place, and gives them away as chunks.
 
 Blocking, and driven by one thread: ``read`` until something is due, ``cut`` when the driver wants it, or must: because
 the arena is full, or because a definition of a table came, behind which nothing is read until the chunk that carries it
 has been taken. Nothing here decides when a segment ends or what is durable: that is ``agent.units.sync``. Nothing
 here looks into rows either.
 
-Why pauses: a reader that waits in the socket is woken for every commit. One that sleeps 5 ms before the next look,
+Why it sleeps: a reader that waits in the socket is woken for every commit. One that sleeps 5 ms before it reads again,
 while little comes, took half of the CPU time at 2,000 commits a second and cost the server no more; with 15 ms little
 more was saved. A block of 64 KiB says that the server has much to send, and then nobody sleeps.
 

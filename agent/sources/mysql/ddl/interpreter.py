@@ -1,12 +1,12 @@
-"""Statements of the binlog as changes of our tables: what each has become, as one record for its Ts.
+"""Statement interpreter: turns a statement of the binlog into a record of what became of our tables, for its Ts.
 
 The statement says what is done, the server what the columns then are: a definition read from the server counts where
 it has the columns that the statement leaves, and the statement's own otherwise, as the server may be further on. What
-cannot be read is looked at; where that does not tell what became of each column, the table is held.
+cannot be read is looked up at the server; where that does not show what became of each column, the table is held.
 
 - A table that is created and wanted starts empty. One of ours continues whatever its new name. One that was none of
   ours and gets a wanted name has rows that are not in the log: it is held at once, unless it shall be left out.
-- What the log does not tell of a table's rows (partitions, tablespaces, values of a new column) holds it.
+- What the log does not say of a table's rows (partitions, tablespaces, values of a new column) holds it.
 - Ids last: a table keeps its id under every name, and a new one of an old name gets another, if that is still in use.
 """
 

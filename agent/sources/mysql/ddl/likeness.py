@@ -1,4 +1,4 @@
-"""Likeness of two definitions of a table: whether one is the other, and whether values may have become others. Pure."""
+"""Likeness: compares two definitions of a table: are they the same, and may values have changed? Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace

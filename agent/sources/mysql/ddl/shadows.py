@@ -1,4 +1,4 @@
-"""Tables that tools for online schema changes make beside a table, to put in its place in the end. Pure.
+"""Shadow tables: copies that tools for online schema changes make beside a table, to put in its place. Pure.
 
 gh-ost copies ``t`` into ``_t_gho``, alters that, and then renames ``t`` to ``_t_del`` and ``_t_gho`` to ``t``, in one
 statement; pt-online-schema-change does the same with ``_t_new`` and ``_t_old``. To a sink all of it is one alter of

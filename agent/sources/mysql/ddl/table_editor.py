@@ -1,4 +1,4 @@
-"""The parts of one ALTER TABLE, or of a CREATE TABLE, taken one after the other: what the columns come to. Pure.
+"""Table editor: applies the parts of one ALTER TABLE or CREATE TABLE, and gives the columns that result. Pure.
 
 What existing rows hold in a new column is its constant default, the implicit one of a NOT NULL column, or NULL;
 a default that is not one value for all rows is *untold*.

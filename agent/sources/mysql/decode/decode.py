@@ -1,8 +1,8 @@
-"""Row events of one table, as the server wrote them, into Arrow columns.
+"""Row decoder: turns row events of one table, as the server wrote them, into Arrow columns.
 
 ``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and gives ``agent.rows.changes.Changes``:
 two passes over the bytes, no Python object per row. The first pass (``locate``) finds every value, the second fills the
-columns' builders, block after block. What is rare is made plain before (``rewrite``): compressed events, partial JSON.
+columns' builders, block after block. Compressed events and partial JSON are made plain before (``rewrite``).
 
 What it promises to sinks: the after image of an insert is complete, that of an update except where ``unchanged`` says
 that the log holds a column's value neither after nor before (``binlog_row_image`` MINIMAL, NOBLOB); a before image

@@ -1,4 +1,4 @@
-"""The number by which a MySQL table is known in the log, in etcd and at the sink.
+"""Table ids: the number by which a MySQL table is known in the log, in etcd and at the sink.
 
 The server has none that lasts: the id in a table map is new whenever the table is opened. So it is made of the
 name, and every capture makes the same without asking anybody. 63 bits: two of 10,000 tables share one with a chance of

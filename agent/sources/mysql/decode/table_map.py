@@ -1,4 +1,4 @@
-"""A table map event as a ``TableSchema``: what the log itself says about a table.
+"""Table map parser: turns a table map event into a ``TableSchema``, as far as the log describes the table.
 
 Every version of a table comes with one, and pure Python reads it once per version. How much it says is the server's
 ``binlog_row_metadata``: FULL names columns, keys and the members of enums and sets; MINIMAL gives types, signs and

@@ -1,4 +1,4 @@
-"""The name of a column's type as people write it, made of what a table map says: ``varchar(40)``, ``int unsigned``.
+"""Type names: a column's type as people write it (``varchar(40)``, ``int unsigned``), made of what a table map says.
 
 Both ways to a schema (the log and the catalog) name types here, so that they name them alike.
 """

@@ -1,4 +1,4 @@
-"""A binlog file, event by event: for whoever looks at one (``log inspect``), and for tests.
+"""Binlog file: reads one event by event, for ``log inspect`` and for tests.
 
 Not the way of the replication stream, which takes blocks apart with a kernel. Checksums are verified and cut off.
 Events of a compressed transaction come behind the one that holds them, at its place. One event is in memory at a time.

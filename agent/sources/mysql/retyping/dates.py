@@ -1,4 +1,4 @@
-"""Columns of dates and times that get another type, and others that become dates: whole arrays, and the zero dates.
+"""Date conversions: columns of dates and times that get another type, and others that become dates, as whole arrays.
 
 What a sink has of a date that no calendar has is its text (``zero_dates = string``), NULL, or nothing. Where it is NULL
 nobody can tell it from a NULL of the source: only where the server makes the same of both is the conversion known.

@@ -1,4 +1,4 @@
-"""Families of column types that convert alike, and when a column of another type holds the same values. Pure."""
+"""Type families: column types that convert alike, and pairs of types under which values stay the same. Pure."""
 
 from enum import Enum, auto
 from typing import Final

@@ -1,4 +1,4 @@
-"""A column that a statement gives another type: what the existing values become, as the server converts them.
+"""Retyping: what existing values become when a statement gives their column another type, as the server converts them.
 
 ``conversion`` answers for every pair of columns: they stay as they are (None), there is a function (``Exact``), or
 nobody but the server can tell (``Refused``), and the table is held. A function may refuse single values in the same

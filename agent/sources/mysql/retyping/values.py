@@ -1,4 +1,4 @@
-"""One value of a column as another column takes it: as a number, as a text, or as bytes. Pure.
+"""Single values: one value of a column as another column takes it: as a number, a text, or bytes. Pure.
 
 For whole arrays see ``retyping``; dates and times are its business too.
 """

@@ -1,4 +1,4 @@
-"""Table definitions from ``information_schema``, in the shape in which table maps with full metadata declare them.
+"""Catalog: reads table definitions from ``information_schema``, in the shape that table maps with full metadata have.
 
 All columns, in their order: row events have generated columns too, also virtual ones, and invisible ones. A column is
 a key column when the server itself takes it for the primary key: without a declared one, that is the first unique key

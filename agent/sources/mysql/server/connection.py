@@ -1,4 +1,4 @@
-"""One connection to MySQL or MariaDB: from URI to a raw socket behind a finished handshake.
+"""Connection: one connection to MySQL or MariaDB, from a URI to a raw socket after the handshake.
 
 PyMySQL does the handshake (native, caching_sha2 and ed25519 passwords, TLS) and carries commands and small result sets.
 It reads no byte further than the answer it waits for, so whoever asks for a binlog or a large result with

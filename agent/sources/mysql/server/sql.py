@@ -1,4 +1,4 @@
-"""Names and values inside SQL text, for sessions whose SQL mode is empty (see ``connection``)."""
+"""SQL quoting: writes names and values into SQL text, for sessions whose SQL mode is empty (see ``connection``)."""
 
 
 def identifier(name: str) -> str:

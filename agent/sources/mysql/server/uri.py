@@ -1,4 +1,4 @@
-"""The source URI of MySQL and MariaDB, read: ``mysql://user:pw@host:port/db?ssl-mode=...`` (or ``mariadb://``).
+"""Source URI of MySQL and MariaDB: ``mysql://user:pw@host:port/db?ssl-mode=...`` (or ``mariadb://``).
 
 Parameters are spelt as the ``mysql`` client spells its options. The database is where unqualified names would be looked
 up; replication covers the whole server, so it may be left out. A password can also be named instead of written:

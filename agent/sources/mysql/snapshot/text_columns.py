@@ -1,4 +1,4 @@
-"""One column of a result set: from the place of its values' text to an Arrow array.
+"""Text columns: turn the places of a column's values in a result set into an Arrow array.
 
 The Arrow type alone decides how: a ``SELECT`` (``rows_text``) asks for every column in the one spelling that its type
 has here. Leaves to ``rows_text`` where values lie and the naming of the row that is bad.

@@ -1,4 +1,4 @@
-"""Dates and times as SQL lets people write them, read as the server reads them. Pure."""
+"""Date literals: read dates and times in SQL as the server reads them. Pure."""
 
 import re
 from datetime import datetime, timedelta

@@ -1,10 +1,10 @@
-"""One column: from the positions of its values to an Arrow array, whatever form they came in.
+"""Column builders: turn the positions of a column's values into an Arrow array, in binary or in text form.
 
 ``BINARY`` and ``TEXT`` say which builder each kind of type has. Text and binary are the same bytes for strings. A
 stream that was reopened in the other mode may leave both forms in one batch; such a column is built once for each form
 and put together.
 
-Leaves to ``decode`` and ``snapshot`` where values lie, and to them the naming of the row that is bad.
+Where values lie, and which row is bad, is for ``decode`` and ``snapshot`` to say.
 """
 
 from collections.abc import Callable, Mapping

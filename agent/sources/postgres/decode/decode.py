@@ -1,4 +1,4 @@
-"""Row events of one table, as the server sent them, into Arrow columns.
+"""Row decoder: turns row events of one table, as the server sent them, into Arrow columns.
 
 ``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and gives ``agent.rows.changes.Changes``:
 two passes over the bytes, no Python object per row. The first pass (``locate``) finds every value, the second

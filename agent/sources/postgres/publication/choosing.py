@@ -1,4 +1,4 @@
-"""The choice of tables: under which names a publication sends rows of partitioned tables, and which of them rules want.
+"""Table choice: under which names a publication sends rows of partitioned tables, and which of them rules want.
 
 Rules are held against the names under which rows are sent. With a publication of ours a partitioned table is one table,
 sent under its root's name, if a rule wants that; a partition whose root no rule wants is a table of its own. With a

@@ -1,7 +1,7 @@
-"""The digest of all catalog rows that decide what the publications send: one small query for each move of the head.
+"""Catalog digest: one small query over all rows that decide what the publications send, for each move of the head.
 
-It takes no lock on any table, so it never waits for somebody who changes one. What it says is compared with the last
-one only; where they differ, ``published`` reads the rows themselves.
+It takes no lock on any table, so it never waits for somebody who changes one. It is compared with the last one only;
+where they differ, ``published`` reads the rows themselves.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Partitions of a table that is sent as one, under its root's name: rows come and go with them that are in no stream.
+"""Partitions: finds those that came or went with rows that are in no stream, in tables sent under their root's name.
 
 What is attached may bring rows, what is detached or dropped takes some away, and a TRUNCATE of one partition alone is
 not sent at all. A partition with another file was emptied or rewritten; if it still has a row of before, or the

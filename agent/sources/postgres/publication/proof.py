@@ -1,4 +1,4 @@
-"""The proof of a position: what the catalog said of the publications when the head last moved.
+"""Proof of a position: what the catalog said of the publications when the head last moved.
 
 A row of the catalog that is there now, and was there at the last proof, has been there all the time: what takes it away
 or changes it writes a new row, with another number or by another transaction. So a proof need not hold the catalog, but

@@ -1,4 +1,4 @@
-"""Rewrites: tables that were written anew with values that no conversion of types explains: ``USING`` expressions.
+"""Rewrites: finds tables that were rewritten with values that no conversion of types explains (``USING``).
 
 ``ALTER COLUMN … TYPE`` writes the column's row in the catalog, and where values become others the whole table: into a
 new file, every row as one of its transaction. What else makes a new file keeps the rows as they were (``VACUUM FULL``,
@@ -7,8 +7,8 @@ a table with a new file, none of its old rows, and a new row for a column whose 
 without touching a value, has been given values that are in no log.
 
 Where another column of the table got a type that does touch values, or the table was emptied, the new file says
-nothing; then a column is suspect only if nothing else is seen to have changed in its row. What the server writes anew
-by itself (``int`` as ``bigint``) looks the same with an expression and without: there rows are compared, when the sink
+nothing; then a column is suspect only if nothing else is seen to have changed in its row. What the server rewrites by
+itself (``int`` as ``bigint``) looks the same with an expression and without: there rows are compared, when the sink
 follows (``snapshot.survivors``).
 """
 

@@ -1,4 +1,4 @@
-"""Slots and publications: what Weir keeps at the server, and what their state means for us.
+"""Slots and publications: makes, checks and drops what Weir keeps at the server.
 
 Names come from the cluster and the changefeed unless the user gave some. Tables without a replica identity go into a
 publication of their own that publishes inserts and truncates only: with updates published, PostgreSQL would refuse

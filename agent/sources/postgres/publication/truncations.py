@@ -1,4 +1,4 @@
-"""Truncations: which tables the stream has emptied, and how far it has come, for who reads the catalog beside it."""
+"""Truncations: which tables the stream has emptied, and how far it has come, for the prover beside it."""
 
 import threading
 from typing import Final

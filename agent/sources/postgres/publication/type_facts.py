@@ -1,8 +1,8 @@
-"""Type facts: what the text of user-made types follows from, beside the values: labels of enums, parts of composites.
+"""Type facts: the labels of enums and parts of composites, on which the text of their values depends.
 
 ``ALTER TYPE`` changes what old rows say without writing one: a label that gets another name, a part that comes or goes.
-Nothing in the log tells it, so the facts are read again with each proof and held against those of the last one. They
-follow types that lie in types: of lists, domains, ranges, composites.
+The log does not say so: the facts are read with each proof and compared with those of the last one. They follow types
+within types: of lists, domains, ranges, composites.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""``json`` as ``jsonb``: the same document as PostgreSQL keeps it, and writes it again.
+"""JSON conversion: a ``json`` document as PostgreSQL keeps and writes it as ``jsonb``.
 
 Of equal keys the last one counts; keys come by their length in bytes, then by their bytes; numbers are written without
 an exponent, with the digits that they had.

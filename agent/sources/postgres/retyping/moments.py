@@ -1,8 +1,8 @@
-"""Dates and times of PostgreSQL as they become others when their column gets another type, by the server's own rules.
+"""Date conversions: PostgreSQL's dates and times under another type of their column, by the server's own rules.
 
 Fewer digits behind the second are rounded half away from the year 2000. The ends of the types mean infinity and
-what else they cannot hold (``docs/types.md``), and for themselves: where that makes a difference, nobody can say which
-it is. Between a moment with a zone and one without is the time zone of the session, which nobody can say either.
+other values that they cannot hold (``docs/types.md``), and also themselves: where that makes a difference, it cannot be
+known which is meant. Between a moment with a zone and one without is the session's time zone, which is not known.
 """
 
 from typing import Any, Final

@@ -1,9 +1,8 @@
-"""Numbers of PostgreSQL as they become others when their column gets another type, by the server's own rules.
+"""Number conversions: PostgreSQL's numbers under another type of their column, by the server's own rules.
 
 A whole number becomes any number; one with digits behind the point is rounded half away from zero, a float to the
 nearest even. A float becomes a ``numeric`` by its first 15 digits (``real``: 6). ``NaN`` has no decimal
-(``docs/types.md``), so where a decimal column holds NULL nobody can say which of the two it is, and only a decimal may
-follow.
+(``docs/types.md``), so a NULL in a decimal column may be either, and only a decimal may follow.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A column that gets another type: what the existing values become, as the server converts them.
+"""Retyping: what existing values become when their column gets another type, as the server converts them.
 
 ``conversion`` answers for every pair of columns: the values stay, or a sink's own cast of them is right (None); there
 is a function (``Exact``); or the log does not tell (``Refused``), and the table is held. A function may refuse single

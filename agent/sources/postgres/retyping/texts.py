@@ -1,4 +1,4 @@
-"""Texts of PostgreSQL as they become others when their column gets another type, by the server's own rules.
+"""Text conversions: PostgreSQL's texts under another type of their column, by the server's own rules.
 
 A ``varchar`` takes no longer text but one whose end is blank, which it cuts; a ``char`` is filled up with blanks, and
 loses them as it becomes anything else.

@@ -1,4 +1,4 @@
-"""Table definitions from the catalog, in the shape in which the stream's Relation messages will declare them.
+"""Catalog: reads table definitions, in the shape in which the stream's Relation messages declare them.
 
 Columns that the publications do not send are left out (``terms``); enums and domains are resolved; a column is a key
 column when the table's replica identity says so. Under an exported snapshot it is the definition of that very moment.

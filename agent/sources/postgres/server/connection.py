@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL: from URI to a raw socket behind a finished handshake.
+"""Connection: one connection to PostgreSQL, from a URI to a raw socket after the handshake.
 
 pg8000 does the handshake (TLS, md5, SCRAM); from then on this module speaks the simple query protocol itself and never
 reads a byte further than the message it is in. So whoever starts a COPY (the block reader of the replication stream,

@@ -1,4 +1,4 @@
-"""Names and values inside SQL text: the simple query protocol knows no parameters."""
+"""SQL quoting: writes names and values into SQL text, as the simple query protocol knows no parameters."""
 
 
 def identifier(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Terms of a publication: which columns and rows of a table it sends, for who reads the table itself.
+"""Publication terms: which columns and rows of a table a publication sends, for those who read the table itself.
 
 A snapshot, a comparison and the stream have to agree. Without a column list all columns are sent but generated ones;
 stored ones are too where the publication says so (PostgreSQL 18), virtual ones never are: their values are in no log.

@@ -1,4 +1,4 @@
-"""The source URI of PostgreSQL, read: ``postgresql://user:pw@host:port/db?sslmode=...``.
+"""Source URI of PostgreSQL: ``postgresql://user:pw@host:port/db?sslmode=...``.
 
 The spelling is libpq's as far as it goes. A password can also be named instead of written: ``?password=env:NAME``
 or ``?password=file:/path``; such a reference is resolved here, at the last moment, and never stored resolved.

@@ -1,4 +1,4 @@
-"""A slot made together with a snapshot of exactly the moment at which it starts.
+"""Snapshot export: makes a slot together with a snapshot of exactly the moment at which it starts.
 
 What a slot streams are the transactions whose commit record lies at or behind its consistent point; what its snapshot
 shows are all the others. So ``start_ts`` is one below the consistent point: every change at or below it is in the

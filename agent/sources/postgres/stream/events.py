@@ -1,4 +1,4 @@
-"""Control messages of the replication stream, read; and which tables the stream has declared so far.
+"""Control messages: parses those of the replication stream, and keeps which tables it has declared so far.
 
 Pure. Row events, Begin, Commit and keepalives never come here: ``split`` knows them. A Relation message declares one
 version of one table; every version gets a *slot*, a small number that the kernels group by. A slot's schema never

@@ -2,7 +2,7 @@
 
 What differs is a change at the Ts of the transaction that it came in: rows of the table may lie on both sides of it
 there. A transaction that changes a table twice makes one change of it. Relations of transactions that are in the log
-already say nothing: what they changed is known.
+already are ignored: what they changed is known.
 
 A table that is not known but wanted is new from the moment at which the stream names it. Rows that it had before it was
 published are not in the stream; published in the transaction that creates it, it has none.

@@ -1,6 +1,6 @@
 """Type resolver: makes a declared table's types Weir's own, by the catalog's enums, domains and names.
 
-A Relation message tells oids only. The catalog is read when a stream is opened, and once more when the stream declares
+A Relation message has oids only. The catalog is read when a stream is opened, and once more when the stream declares
 a type that was made since. What is still unknown then can be sent as text only: that is for the stream as a whole,
 so ``TextFormNeeded`` ends a stream that was opened in binary form.
 """

@@ -1,4 +1,4 @@
-"""Alteration words: one ALTER TABLE behind the table's name, read part by part. Pure."""
+"""Alteration words: reads one ALTER TABLE behind the table's name, part by part. Pure."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""A column as a statement defines it, in the shape in which a table map would declare it. Pure.
+"""Column types: turn a column of a statement into the shape in which a table map would declare it. Pure.
 
 Sizes of text depend on its character set, which a statement may leave to the table: where it is not given, that of the
 table's other texts is used. So a definition read from the server is better, where there is one; what a sink makes of

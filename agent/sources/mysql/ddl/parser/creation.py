@@ -1,4 +1,4 @@
-"""Creation: what a CREATE TABLE says behind the table's name. Pure."""
+"""Creation: reads a CREATE TABLE behind the table's name. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Column definition: what a statement says of one column, word by word. Pure.
+"""Column definitions: read what a statement says of one column, word by word. Pure.
 
 What matters to a row comes as a ``sqlglot`` node too, for those who read types and defaults. What no row shows
 (comments, checks, storage) is read to know where it ends.

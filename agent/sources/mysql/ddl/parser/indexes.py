@@ -1,4 +1,4 @@
-"""Indexes and constraints: which of them tell rows apart, and which change rows by themselves. Pure."""
+"""Indexes and constraints: read them, and find which distinguish rows, and which change rows by themselves. Pure."""
 
 from collections.abc import Iterator, Sequence
 

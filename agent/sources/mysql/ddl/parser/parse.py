@@ -1,4 +1,4 @@
-"""Table definitions in statements: what a statement that defines tables does to which of them. Pure.
+"""Statement parser: finds which tables a statement defines or changes, and how. Pure.
 
     statement ──► edits: a table is created, altered, renamed, dropped, or can be followed no further
               └─► ``Unparsed``: a table that has to be looked at, and what is known of its columns all the same

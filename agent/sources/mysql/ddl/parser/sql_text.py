@@ -1,4 +1,4 @@
-"""SQL text without what is not part of the statement: comments, prefixes, spellings of one session. Pure.
+"""SQL text: strips what is not part of the statement (comments, prefixes, spellings of one session). Pure.
 
 MariaDB logs ``SET STATEMENT name = value, … FOR <statement>`` with the statement. To us it is the statement alone; what
 it sets is in the event's session where it matters.

@@ -1,4 +1,4 @@
-"""Table options: what comes behind the columns of a CREATE TABLE, or between the parts of an ALTER TABLE. Pure."""
+"""Table options: read what follows the columns of a CREATE TABLE, or is between parts of an ALTER TABLE. Pure."""
 
 from collections.abc import Sequence
 from typing import Final

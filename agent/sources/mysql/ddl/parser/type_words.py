@@ -1,4 +1,4 @@
-"""Type words: a column's type as a statement spells it, made one of few spellings that sqlglot reads. Pure.
+"""Type words: turn a column's type as a statement spells it into one of the few spellings that sqlglot reads. Pure.
 
 Both servers know many names for the same type (``INT4``, ``DEC``, ``CHARACTER VARYING``, ``LONG VARCHAR``), and words
 behind a type that decide its character set.

@@ -1,4 +1,4 @@
-"""MySQL's binary JSON, as rows hold it, into a tree that can be changed and written out.
+"""Binary JSON: parses MySQL's binary documents into a tree that can be changed and written out.
 
 Objects become dicts in their stored order (MySQL sorts keys by length, then bytes), arrays lists, and every scalar the
 text that MySQL prints for it (``Scalar``). Offsets count from the start of the object or array that they are in, and

@@ -1,4 +1,4 @@
-"""Numbers, dates and times inside binary JSON, as MySQL prints them there."""
+"""JSON numbers: print numbers, dates and times of binary JSON as MySQL does."""
 
 import struct
 from typing import Final

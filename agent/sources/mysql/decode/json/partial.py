@@ -1,4 +1,4 @@
-"""Updates that log only what they changed inside JSON documents (MySQL's ``binlog_row_value_options``).
+"""Partial JSON: completes updates that log only what they changed inside documents (``binlog_row_value_options``).
 
 Such an event has, in each after image, a bit for every JSON column: set where the column holds a list of changes
 instead of a document. ``whole_update`` computes the documents and gives an ordinary update event.
