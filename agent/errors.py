@@ -1,4 +1,4 @@
-"""The errors of this package; all are ``reactor.errors.WeirError``: one line, cause then cure.
+"""Errors of the agent; all are ``reactor.errors.WeirError``: one line, cause then cure.
 
 SourceError                 the source database refused or failed
 ├── SourceUnreachableError  host down, connection lost (retryable)

@@ -1,4 +1,4 @@
-"""Settings of a server, and the configuration file of a changefeed: where they come from and what is wrong with them.
+"""Configuration: reads a server's settings and a changefeed's file, and says in one line what is wrong in them.
 
 A setting comes from the command line, else from ``WEIR_<NAME>``, else from the TOML file, else it has a default. In
 files ``data-dir`` and ``data_dir`` are the same key. An unknown or mistyped key is a ``ConfigError`` of one line that

@@ -1,4 +1,4 @@
-"""The errors of this package; all are ``reactor.errors.WeirError``: one line, cause then cure.
+"""Errors of captures; all are ``reactor.errors.WeirError``: one line, cause then cure.
 
 ActorError                     an actor could not take, or answer, a message
 ├── ActorDeadError             it has stopped or crashed; the message was not, or not completely, handled

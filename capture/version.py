@@ -1,4 +1,4 @@
-"""The installed version of Weir: what captures tell each other and what ``weir version`` prints."""
+"""Version: the installed one, which captures report to each other and ``weir version`` prints."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version

@@ -1,4 +1,4 @@
-"""The errors of this package; all are ``reactor.errors.WeirError``: one line, cause then cure.
+"""Errors of the owner; all are ``reactor.errors.WeirError``: one line, cause then cure.
 
 OwnerError
 ├── JobRefusedError          the changefeed's state does not allow what an operator asks for

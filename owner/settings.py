@@ -1,4 +1,4 @@
-"""Settings of the owner: how often it looks, how long it waits, how much it starts at once."""
+"""Settings of the owner: how often it ticks, how long it waits, how much it starts at a time."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Views of a changefeed for people. The one promise: what does not move says why (``blocked_by``).
+"""Changefeed views: what people see of a changefeed. What does not move says why (``blocked_by``).
 
 Times are Unix seconds and lags are seconds; ``wall`` is Unix time as the asking tick knows it.
 """

@@ -1,4 +1,4 @@
-"""The errors of this package.
+"""Errors: those of this package, and the root of all errors of Weir.
 
 WeirError                      every error Weir raises on purpose; ``code`` is stable, the text one line: cause, cure
 ├── InvalidIdError             a malformed changefeed, cluster or span id

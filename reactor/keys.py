@@ -1,4 +1,4 @@
-"""The key space: one frozen dataclass per kind of key; ``str(key)`` and ``parse`` are inverses.
+"""Key space: one frozen dataclass per kind of key; ``str(key)`` and ``parse`` are inverses.
 
 /weir/{cluster}/__meta__/owner/{lease}                      capture id (election; leased)
 /weir/{cluster}/__meta__/capture/{capture}                  CaptureInfo (leased)

@@ -1,6 +1,6 @@
-"""Event loop: the one that a process runs on.
+"""Event loop: runs a process on uvloop.
 
-uvloop's: between two awaits of a call to etcd lie five rounds of the loop, and each costs a fraction there of what it
+Between two awaits of a call to etcd lie five rounds of the loop, and each costs a fraction there of what it
 costs in asyncio's own. Code below relies on anyio only, and tests run it on asyncio's loop, too.
 """
 

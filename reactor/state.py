@@ -1,4 +1,4 @@
-"""The typed snapshot of one cluster: what ticks read, and what patches are evaluated on.
+"""Cluster state: the typed snapshot that ticks read, and on which patches are evaluated.
 
 Both views are kept: ``raw`` (bytes and revisions, for ``reactor.txn``) and records. A value that cannot be read does
 not stop anybody but its own changefeed: it is listed in ``broken``, and the last good record stays, because a

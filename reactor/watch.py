@@ -1,6 +1,7 @@
-"""The cursor between a watch and the state: revisions only grow, what is stale is dropped, and after a commit of ours
-nothing is believed until all that came before it is known (read your writes). The watch tells; but where our commit is
-the very next revision, nothing came before it, and nobody has to.
+"""Watch cursor: stands between a watch and the state, so that revisions only grow and our own writes are read.
+
+Stale events are dropped. After a commit of ours the state is not used until the watch has brought all that came before
+it; where our commit is the very next revision, nothing came before it.
 
 Pure: the worker pushes what the watch brings, and drains it into the state when ``is_caught_up``.
 """

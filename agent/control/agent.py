@@ -6,8 +6,8 @@ reports to the owner what has changed since its last report; all return effects 
 A heartbeat that does not name this run of the processor, or that asks about spans, is answered fully: every span here,
 and Absent for every asked one that is not. Any other is answered with what has changed, which keeps the case of many
 spans cheap. The owner asks fully often enough that a lost answer does not matter, and until it has named this run once,
-whatever is sent to it is full: it must never take a part for the whole. What has too many spans for one message is
-sent in parts that say so.
+every answer is full: a part must never be taken for the whole. An answer with too many spans for one message is sent in
+parts that say so.
 """
 
 from agent.control import effects

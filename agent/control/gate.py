@@ -1,8 +1,8 @@
-"""The fence of one processor: which messages may touch it.
+"""Gate: the fence of one processor; refuses messages that are stale or not the owner's.
 
 Three numbers are compared, cheapest first:
 
-- *changefeed epoch*: the processor serves one epoch of its changefeed; messages of any other are of no concern to it;
+- *changefeed epoch*: the processor serves one epoch of its changefeed; messages of any other are refused;
 - *owner revision*: who is owner is known from etcd (``elect``), never from what somebody says; a smaller revision comes
   from a dead owner, a larger one from an owner that etcd has not shown here yet;
 - *processor epoch*: orders that change something must name this very run of the processor under this very owner.

@@ -1,4 +1,4 @@
-"""One table span on this capture: a state, at most one order in work, and a table.
+"""Table span: the state machine of one span on this capture, with at most one order in work.
 
         PREPARE                 prepared               RUN              running
 Absent ─────────► Preparing ─────────────► Prepared ─────────► (Prepared) ───────► Replicating

@@ -1,4 +1,4 @@
-"""The unit that this capture runs for one source: at most one, the one with the newest order.
+"""Unit slot: the unit that this capture runs for one source, at most one, the one with the newest order.
 
 A newer order replaces an older one: the running unit is stopped first, and only its last event starts the next. This
 keeps one *capture* from running two; that a unit on another capture, which the owner could not reach, stays

@@ -1,4 +1,4 @@
-"""Messages a second from one actor to another, against the bare memory stream they run on, and against pykka.
+"""actors: messages a second from one actor to another, against the bare memory stream they run on, and against pykka.
 
 All three move the same messages into an object that counts them. The mailbox and the memory stream are bounded; pykka
 runs each actor in a thread with an unbounded queue. It is the package that people use for actors in Python.

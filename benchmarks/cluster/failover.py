@@ -1,7 +1,7 @@
-"""The owner is killed under many changefeeds: how long until all their tables flow again.
+"""failover: how long until all tables of many changefeeds flow again after the owner was killed.
 
 Three captures as processes with a real etcd, real messages, and everything but rows (``support.light``). The owner
-gets SIGKILL, so nobody resigns: its lease has to run out. Its spans and sources' workers are then placed anew, and a
+gets SIGKILL, so nobody resigns: its lease has to run out. Its spans and sources' workers are then placed again, and a
 changefeed flows again when the checkpoint that its new owner stores is past the moment of the kill, which takes all of
 its spans. The peer is the lease: what every failover has to wait for before anything may be done.
 """

@@ -1,4 +1,4 @@
-"""A capture with one quiet changefeed: what it uses when nothing happens, against a pg_recvlogical that waits too."""
+"""idle: what a capture with one quiet changefeed uses, against a pg_recvlogical that waits too."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Span statuses a second from one capture to another over loopback, against a bare asyncio stream of the same bytes.
+"""messaging: span statuses a second between two captures over loopback, against an asyncio stream of the same bytes.
 
 Both ends live in one process and one event loop, so the figure is for one core and includes encoding, sending, decoding
 and checking, the handler, and acknowledgements. The peer does the least that can be done: it writes bytes that were

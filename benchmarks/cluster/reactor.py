@@ -1,4 +1,4 @@
-"""How many decisions a second the worker loop commits, against bare puts on the same etcd.
+"""reactor: decisions a second that the worker loop commits, against bare puts on the same etcd.
 
 A committed tick is a full round: apply what has changed, decide, one transaction with its compares, and all known up
 to it, which the watch has to bring only where somebody else has written in between. The peer is sequential puts from
@@ -6,7 +6,7 @@ one client: the least that one round trip to etcd costs. etcd runs without fsync
 not the disk.
 
 *Contended*: ten workers in this process move money between the same ten accounts. Most of their transactions meet
-somebody else's and are decided anew; the figures are what they commit together, and the slowest of them alone.
+somebody else's and are decided again; the figures are what they commit together, and the slowest of them alone.
 """
 
 import itertools

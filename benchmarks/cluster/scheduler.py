@@ -1,4 +1,4 @@
-"""Table spans placed on captures by the two-phase protocol, and what the owner's ticks cost when all of them move.
+"""scheduler: how fast spans are placed on captures, and what the owner's ticks cost when all of them move.
 
 The real owner over the real state, and real agents whose executors obey at once; time is virtual, in ticks of 50 ms.
 Every message is encoded and decoded as between two machines (``capture.messaging.frames``), also those of the owner's

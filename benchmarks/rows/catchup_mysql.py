@@ -1,4 +1,4 @@
-"""What waits in MariaDB's binlog: how fast does it come into Delta, and how fast does python-mysql-replication read it?
+"""catchup-mysql: how fast a backlog in MariaDB's binlog comes into Delta, against python-mysql-replication.
 
 Three backlogs: 2 M sysbench rows in large transactions into a changelog, the same rows into an upserted table, and
 transactions of one row each into a changelog. The peer only reads, from the same place, for a shorter while.

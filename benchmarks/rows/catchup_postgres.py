@@ -1,4 +1,4 @@
-"""1 M committed changes wait in the slot: how fast do they come into a Delta changelog, and how fast is pg_recvlogical?
+"""catchup-postgres: how fast 1 M changes that wait in the slot come into a Delta changelog, against pg_recvlogical.
 
 The peer reads the same changes from a slot of its own to /dev/null: the server's own limit.
 """

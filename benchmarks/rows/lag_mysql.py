@@ -1,7 +1,8 @@
-"""5,000 row changes a second over 20 tables of 100,000 rows: time from the commit in MariaDB until it is in Delta.
+"""lag-mysql: time from a commit in MariaDB until it is in Delta, at 5,000 changes a second over 20 tables.
 
-Into upserted tables (with deletion vectors) and into a changelog. The peer is python-mysql-replication, which only
-reads: how long after its commit it sees a row that carries the time at which it was written.
+Tables have 100,000 rows. Into upserted tables (with deletion vectors) and into a changelog. The peer is
+python-mysql-replication, which only reads: how long after its commit it sees a row that carries the time at which it
+was written.
 """
 
 import threading
@@ -23,7 +24,7 @@ SECONDS = 60
 _TABLES = 20
 _ROWS = 100_000
 _TRANSACTIONS_PER_SECOND = 1_250
-#: tables of this size are written anew by every flush otherwise
+#: tables of this size are rewritten by every flush otherwise
 _VECTORS = "deletion_vectors=true"
 _POLL_S = 0.05
 _MARK_S = 0.25

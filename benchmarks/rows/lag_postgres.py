@@ -1,7 +1,7 @@
-"""2,000 row changes a second for a minute: time from the commit in the source until it is in Delta.
+"""lag-postgres: time from a commit until it is in Delta, at 2,000 changes a second for a minute.
 
 Into a table of 1 M rows (upsert) and into a changelog. The peer is what the server itself takes to hand the same
-commits to pg_recvlogical: its write lag, looked at as often.
+commits to pg_recvlogical: its write lag, read as often.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""1,000 tables of which 50 change at any time: how late those are in Delta, and what the quiet ones cost.
+"""lag-wide: how late 50 changing ones of 1,000 tables are in Delta, and what the quiet ones cost.
 
 The fifty wander over the tables. What a capture uses while nothing changes is measured twice, with a changefeed of 100
 of the tables and with one of all: the peer is the smaller one.

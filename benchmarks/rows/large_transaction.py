@@ -1,4 +1,4 @@
-"""One transaction of 10 million rows in MariaDB, with a savepoint rolled back in it: does the capture's memory hold?
+"""large-transaction: the capture's memory under a transaction of 10 million rows with a savepoint rolled back in it.
 
 Once into a changelog, once into an upserted table; there another one follows, which changes all of these rows and
 deletes every tenth, and one that changes the rest, of which the binlog has the changed column alone. The peer is

@@ -1,4 +1,4 @@
-"""5 M sysbench rows of MariaDB into a Delta table: dump and load, against mariadb-dump."""
+"""snapshot-mysql: dump and load of 5 M sysbench rows into a Delta table, against mariadb-dump."""
 
 import time
 from typing import Any

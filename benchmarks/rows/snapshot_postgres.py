@@ -1,4 +1,4 @@
-"""5 M rows of pgbench_accounts into a Delta table: dump and load, against COPY of the same table to /dev/null."""
+"""snapshot-postgres: dump and load of 5 M rows of pgbench_accounts into Delta, against COPY of them to /dev/null."""
 
 import time
 from typing import Any

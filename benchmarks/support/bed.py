@@ -1,4 +1,4 @@
-"""What the end-to-end benchmarks stand on: etcd, a database and one capture as processes, and eyes on what they use.
+"""Benchmark bed: etcd, a database and one capture as processes, and what they use of memory and processor.
 
 The capture runs as a user's does (``python -m capture server``), so its figures are those of a user.
 """

@@ -1,4 +1,4 @@
-"""The other reader of binlogs: python-mysql-replication."""
+"""Binlog peer: python-mysql-replication."""
 
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent

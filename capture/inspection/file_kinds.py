@@ -1,4 +1,4 @@
-"""File kinds: tells by its first bytes what a file is that somebody wants to look into, and refuses what is no log."""
+"""File kinds: finds by its first bytes what a file is, and refuses what is no log."""
 
 import re
 from collections.abc import Mapping, Sequence

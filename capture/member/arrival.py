@@ -1,4 +1,4 @@
-"""Arrival: waits until a changefeed's tables are at a Ts, and names those that do not come.
+"""Arrival: waits until a changefeed's tables are at a Ts, and names those that do not get there.
 
 A table that does not move for a while is not waited for any longer: sooner if the owner knows what it waits for, later
 if its flush may just be slow. Held tables are never waited for.

@@ -1,10 +1,9 @@
 """Owner watch: decides whether this capture still hears the owner, as it should while a changefeed runs.
 
-A capture that etcd sees but the owner does not reach would hold its spans and workers, and what it knows of barriers,
-for as long as the owner cannot reach it: nobody else may take them while its lease is alive. So it gives up its
-membership by itself, and the others continue at once. Its deadline is longer than a lease: an owner that has died or
-sleeps is replaced before that, and every owner gets the whole time again. ``capture.member.membership`` asks now and
-then; decisions only, no clock.
+A capture that etcd sees but the owner does not reach would hold its spans and workers, with the barrier that it last
+heard of, and nobody else may take them while its lease is alive. So it gives up its membership by itself, and the
+others continue. Its deadline is longer than a lease: an owner that has died or sleeps is replaced before that, and
+every owner gets the whole time again. ``capture.member.membership`` asks at intervals; decisions only, no clock.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Preflight: checks, before a changefeed is created, everything that can be found out before anything is made."""
+"""Preflight: checks source, sink and filter before a changefeed is created; makes nothing."""
 
 from collections.abc import Sequence
 

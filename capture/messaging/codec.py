@@ -1,4 +1,4 @@
-"""The shape of messages between captures: plain arrays of plain values, and the strict way back.
+"""Message codec: turns messages between captures into plain arrays of plain values, and strictly back.
 
 Every type is an array in the order of its fields; a body is tagged with an integer. Arrays only ever grow at their end:
 a reader ignores what it does not know behind the fields it knows, and takes defaults for what an older writer did not

@@ -1,4 +1,4 @@
-"""Frames between captures, without any I/O: ``encode(frame) -> bytes``, ``Decoder.feed(bytes) -> frames``.
+"""Frames: bytes between captures, without I/O: ``encode(frame) -> bytes``, ``Decoder.feed(bytes) -> frames``.
 
     ┌────────────┬─────────┬──────────────────────────────────┐
     │ length: u32│ 1: u8   │ msgpack array: kind, fields …    │     length counts the array only; big endian
@@ -14,7 +14,7 @@
 The byte behind the length is the version of this framing. The version of the protocol is in Hello and Welcome, whose
 first fields never change, so that a peer that is too old or too new is refused with a reason and not with garbage.
 A frame or a body of an unknown kind is skipped (``Skipped``), anything malformed is a ``FrameError``; after one, the
-decoder is of no further use, for it no longer knows where the next frame begins.
+decoder cannot be used again, as it does not know where the next frame begins.
 
 This is the only module that knows msgpack; what is inside a message is ``capture.messaging.codec``'s. What the frames
 are good for (order, acknowledgement, resending) is decided in ``capture.messaging.flow_control``.

@@ -1,4 +1,4 @@
-"""Messages between captures: in order per (sender, receiver, topic), at least once while both live, bounded everywhere.
+"""Messenger: brings messages between captures, in order per (sender, receiver, topic), at least once, bounded.
 
     send ──► Link ──► frames over TCP or TLS ──► Session ──► Topics ──► handler
                ▲                                    │
@@ -8,7 +8,7 @@
 hands messages to oneself over without bytes. The promises:
 - what ``send`` took is handled by the receiver once in order, or again after a reconnect only if the receiver had
   forgotten this sender in between, as long as both stay in the cluster. A capture that restarts is another capture:
-  it is owed nothing, and what its predecessor was owed is dropped when it leaves the membership (``set_peers``).
+  nothing is sent to it again, and its predecessor's messages are dropped when that leaves the cluster (``set_peers``).
 - ``send`` waits while the receiver has too much unhandled on that topic, ``send_nowait`` raises; nothing is dropped
   silently, neither here nor there, and a slow topic holds up no other.
 

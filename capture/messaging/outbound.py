@@ -1,4 +1,4 @@
-"""Outbound connection to one peer: the messages that it is owed, and the connection that carries them.
+"""Outbound connection: the unacknowledged messages to one peer, and the connection that carries them.
 
     add ──► Outbox per topic ──► one connection at a time ──► Ack ──► forgotten
                   ▲                       │ broken, refused, silent

@@ -1,4 +1,4 @@
-"""Byte streams between captures: TCP, or TLS where each side shows a certificate of the cluster's authority.
+"""Transport: byte streams between captures, TCP, or TLS with certificates of the cluster's authority on both sides.
 
 A transport only connects and listens; frames and everything above are the same over any. Driver errors end here:
 whoever connects gets ``PeerUnreachableError``, whoever listens ``PortInUseError``, whoever uses a stream ``BROKEN``.

@@ -1,8 +1,8 @@
-"""Lag as a user feels it: the time from a commit in the source until it can be read in the sink.
+"""Lag meter: the time from a commit in the source until it can be read in the sink.
 
 It is derived from how a changefeed's checkpoint moves. When the checkpoint's commit time goes from ``a`` to ``b`` and
 this is seen at ``t``, every commit in between became visible by ``t``: commits spread evenly over ``(a, b]`` have lags
-spread evenly over ``[t - b, t - a)``. Between two looks the lag is overestimated, never underestimated.
+spread evenly over ``[t - b, t - a)``. Between two readings the lag is overestimated, never underestimated.
 """
 
 from dataclasses import dataclass, field

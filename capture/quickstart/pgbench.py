@@ -1,4 +1,4 @@
-"""pgbench on an embedded PostgreSQL: makes the tables of the quickstart, and writes to them (TPC-B) steadily."""
+"""pgbench load: makes the quickstart's tables in an embedded PostgreSQL, and writes to them (TPC-B) steadily."""
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""sysbench on an embedded MariaDB: makes the tables of the quickstart, and writes to them at a steady rate.
+"""sysbench load: makes the quickstart's tables in an embedded MariaDB, and writes to them at a steady rate.
 
 One transaction of ``oltp_write_only`` is two updates, a delete and an insert under the deleted key.
 """

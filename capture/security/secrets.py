@@ -1,4 +1,4 @@
-"""Passwords in URIs: masked for people, sealed for etcd, resolved for the one who connects.
+"""Secrets: passwords in URIs, masked for people, sealed for etcd, resolved for whoever connects.
 
 A secret can be written into a URI, or named by reference: ``?password=env:NAME`` or ``?password=file:/path``.
 References are stored as they are and looked up by the capture that connects, each time it does. What is stored is

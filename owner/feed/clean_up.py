@@ -1,7 +1,7 @@
 """Clean-up: releases a changefeed's source (slot, publication) and change log, asked for until it succeeds.
 
 A slot cannot be dropped while its reader is still leaving, and a source may be down: so it is asked for at intervals.
-Doing it again changes nothing, which is why nobody but the present owner has to remember that it is done.
+It is idempotent, so only the present owner has to remember that it is done.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""Run of a changefeed under one epoch: its scheduler, its workers, and what has been seen of it.
+"""Run: a changefeed under one epoch, with its scheduler, its workers, and what has been seen of it.
 
 A run begins when the changefeed may run and ends with its epoch; nothing in it outlives that. It takes the stored
-records and the captures' messages and gives messages; what follows for the changefeed's state and status is for
-``owner.feed.changefeed`` to say.
+records and the captures' messages and returns messages. The changefeed's state and status are decided in
+``owner.feed.changefeed``.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set

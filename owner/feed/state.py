@@ -1,4 +1,4 @@
-"""The state of one changefeed: what users see as its state, and whether it runs.
+"""Changefeed state: what users see as its state, and whether it runs.
 
                  error                    wait over                  progress
  normal ◄──┐  ┌──────────► pending ──────────────────► warning ─────────────────► normal

@@ -1,4 +1,4 @@
-"""The captures of one changefeed as its scheduler knows them: who has answered, who is leaving, who gets a heartbeat.
+"""Scheduler captures: which captures have answered, which are leaving, and which get a heartbeat.
 
     Uninitialized ──first answer──► Initialized ──"I am stopping"──► Stopping
 

@@ -1,4 +1,4 @@
-"""The scheduler of one changefeed: captures' answers in, orders and heartbeats out.
+"""Coordinator: the scheduler of one changefeed; takes captures' answers, gives orders and heartbeats.
 
 ``poll`` is the protocol, read from top to bottom. A coordinator lives as long as one run of its changefeed under one
 owner; a new one learns everything from the captures' first answers. What is stale (another owner revision, another

@@ -1,4 +1,4 @@
-"""Lowest position of many that only move a few at a time, and the commit time there.
+"""Lowest position: the least of many positions of which a few move at a time, and its commit time.
 
 Spans that are flushed together are at one Ts, so there are few different positions, however many spans there are: each
 is counted, and the least of them is at the top of a heap. A position where nobody is any more leaves the heap when it

@@ -1,4 +1,4 @@
-"""Replication set: one table span as the owner sees it, with who has it, in which role, and how far it is.
+"""Replication set: one table span as the owner sees it: which captures have it, in which role, and how far it is.
 
            add                  prepared               replicating
  Absent ─────────► Prepare ─────────────► Commit ─────────────────► Replicating ───remove──► Removing ──► gone

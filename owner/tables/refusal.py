@@ -1,4 +1,4 @@
-"""Refusal: one table that cannot continue, as whoever finds it out reports it to ``owner.feed.held``."""
+"""Refusal: one table that cannot continue, as reported to ``owner.feed.held``."""
 
 from dataclasses import dataclass
 

@@ -4,11 +4,10 @@
                                                           ▲  │
                                                           └──┘ an error that may pass: asked again after 5 to 30 s
 
-The record is in etcd as soon as the log is that far (``agent.log.head``), so no capture can be past it, and tables that
-it does not concern flow on. *Done* is one transaction with what the tables are from then on, their names, their keys
-and whether they are there: who flushes them next does it under the new record. Whether the sink has a change already is
-the sink's to know: it records the change's Ts in the same step as the change. So it is asked without fear, by a new
-owner too; an owner that was replaced can do no more than find its work done.
+The record is in etcd as soon as the log is that far (``agent.log.head``), so no capture can be past it, and other
+tables continue. *Done* is one transaction with what the tables are from then on, their names, their keys and whether
+they are there: the next flush uses the new record. The sink knows whether it has a change already: it records the
+change's Ts in the same step as the change. So asking is idempotent, for a new owner and for one that was replaced.
 
 Changes of one table are made one after the other; of several tables at once, up to ``_AT_ONCE``. What the sink refuses
 holds its tables (``owner.feed.held``), and a record that holds a table from the source on (``HOLD``) does so as soon

@@ -1,4 +1,4 @@
-"""A stored record: what all values under the keys have in common, as frozen pydantic models; stored as JSON.
+"""Stored record: what all values under the keys have in common, as frozen pydantic models; stored as JSON.
 
 ``Record.encode`` and ``Record.decode`` are the only ways in and out of etcd, so that a damaged value becomes an
 ``InvalidRecordError`` that names its key, and never a traceback deep inside a tick. Numbers are bounded: what is read

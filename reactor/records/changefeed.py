@@ -1,4 +1,4 @@
-"""The records of a cluster: its captures, changefeeds, units, logs and schema changes.
+"""Cluster records: captures, changefeeds, units, logs and schema changes.
 
 What all records have in common is ``reactor.records.base``'s.
 """

@@ -1,5 +1,6 @@
-"""etcd in memory: revisions, leases, watches with history, compaction. The twin of ``reactor.store.etcd`` for tests and
-simulation; both pass the same contract tests.
+"""Memory store: etcd in memory, with revisions, leases, watches with history, and compaction.
+
+The twin of ``reactor.store.etcd`` for tests and simulation; both pass the same contract tests.
 
 It is deterministic and has no task of its own: leases end on anyio's clock, found out by whoever looks next, and a
 watcher that waits wakes up when the next lease may end. So it runs on virtual time. ``Fault`` is where a test makes

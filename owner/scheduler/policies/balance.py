@@ -1,4 +1,4 @@
-"""Balance policy: levels counts gradually, so that new captures get their share without anybody asking."""
+"""Balance policy: evens out counts gradually, so that new captures get their share without an operator."""
 
 from owner.scheduler.tasks import MoveTask
 from owner.scheduler.view import View, level

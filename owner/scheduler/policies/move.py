@@ -1,4 +1,4 @@
-"""Move policy: carries out an operator's wish for a span on a capture."""
+"""Move policy: moves a span to the capture that an operator asks for."""
 
 from collections.abc import Mapping
 

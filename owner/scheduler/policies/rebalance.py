@@ -1,4 +1,4 @@
-"""Rebalance policy: levels counts at once, when an operator wishes."""
+"""Rebalance policy: evens out counts in one round, when an operator asks."""
 
 from owner.scheduler.tasks import Burst
 from owner.scheduler.view import View, level

@@ -1,4 +1,4 @@
-"""``reactor.store.port.EtcdClient`` on a cluster of etcd servers: requests and answers in our own values."""
+"""etcd client: ``reactor.store.port.EtcdClient`` on a cluster of etcd servers."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager

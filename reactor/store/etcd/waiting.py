@@ -1,4 +1,4 @@
-"""Awaiting grpc under anyio.
+"""Waiting: awaits calls of grpc under anyio.
 
 A call of ``grpc.aio`` that is cancelled raises a fresh ``CancelledError``, in which anyio does not see its own: the
 scope that ended (a time limit, a task group) would let it pass as if somebody had cancelled the whole task. And a

@@ -1,4 +1,4 @@
-"""One watch across as many streams as it takes.
+"""Watch: one watch over as many etcd streams as it takes.
 
 It continues behind the last event it has handed over, on another server if need be. A stream that is silent for a
 second is asked how far it is; one that stays silent for ten is given up. The position never comes from such progress
