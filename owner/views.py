@@ -130,6 +130,8 @@ class ChangefeedView:
     #: the newest
     sync_point: SyncPoint | None = None
     history: tuple[RunningError, ...] = ()
+    crashes: int = 0
+    last_crash: RunningError | None = None
 
 
 def view(
@@ -174,7 +176,14 @@ def view(
         state_since=info.state_since,
         sync_point=facts.sync_points[-1] if facts.sync_points else None,
         history=tuple(changefeed.machine.history),
+        crashes=sum(position.crashes for position in feed.positions.values()),
+        last_crash=_last_crash(feed),
     )
+
+
+def _last_crash(feed: ChangefeedState) -> RunningError | None:
+    crashes = [position.last_crash for position in feed.positions.values() if position.last_crash is not None]
+    return max(crashes, key=lambda crash: crash.time, default=None)
 
 
 def unreadable(feed: ChangefeedState, why: str) -> ChangefeedView:

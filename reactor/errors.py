@@ -20,6 +20,7 @@ WeirError                      every error Weir raises on purpose; ``code`` is s
 ├── PatchFailedError           a patch raised what it may not raise (a bug in us)
 ├── ReactorFinishedError       a reactor is done; the worker commits what is pending and returns
 ├── ProtocolError              a peer sent what this version cannot read
+├── CrashedTooOftenError       a bug ended it again and again; it is not started any more
 └── FailPointError             a test asked for it (retryable)
 
 Every error has a *scope*: what cannot continue because of it (``Scope``).
@@ -143,6 +144,15 @@ class ReactorFinishedError(WeirError):
 
 class ProtocolError(WeirError):
     """A peer sent bytes that are not a message of this protocol."""
+
+
+class CrashedTooOftenError(WeirError):
+    """What is started again after a crash (``reactor.restarts``) has crashed more often than its budget allows."""
+
+    @classmethod
+    def of(cls, name: str, error: Exception) -> Self:
+        """The log has the text of ``error``, which may say what it may not say here."""
+        return cls(f"{name} crashed too often ({type(error).__name__}); see the log, then resume the changefeed")
 
 
 class FailPointError(WeirError):

@@ -3,7 +3,7 @@
 ``capture.actors.actor`` satisfies it; nothing here imports it.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 
@@ -36,5 +36,17 @@ class Surroundings(Protocol):
     def me(self) -> Reference: ...
 
     def spawn(self, actor: Handler, name: str, *, mailbox_size: int = 1024) -> Reference: ...
+
+    def keep(
+        self,
+        factory: Callable[[], Handler],
+        name: str,
+        *,
+        on_crash: Callable[[Exception, bool], None],
+        mailbox_size: int = 1024,
+    ) -> Reference:
+        """An actor that ``factory`` builds now and after every crash. ``on_crash``: with what, and whether it was one
+        too many: it is not built again."""
+        ...
 
     def schedule(self, after_s: float, message: object) -> object: ...

@@ -17,19 +17,22 @@ import structlog
 from agent.control import effects
 from agent.control.actors import Reference, Surroundings
 from agent.control.agent import Agent
-from agent.control.flusher import Flusher, FlusherStatistics, Limits
+from agent.control.flusher import Flusher, FlusherStatistics, Leave, Limits
 from agent.control.gate import Owner
 from agent.control.runtime import FlushLimits, SpanFlushed, SpanRuntime, changed_tables, held_tables
-from agent.control.span_writer import SpanOrder, SpanWriter, TableChanged
+from agent.control.span_writer import GiveUp, SpanOrder, SpanWriter, TableChanged
 from agent.control.unit_runner import RunUnit, UnitRunner
+from agent.running_error import running_error
 from reactor.effects import Log, Send
-from reactor.errors import WeirError
+from reactor.errors import CrashedTooOftenError, WeirError
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Message
 from reactor.records.changefeed import LogHead, RunningError, TableChange, TableRecord
 from reactor.state import ChangefeedState
 
 _MAILBOX_SIZE = 16_384
+#: more than the orders and flushes that can be on their way to one span
+_SPAN_MAILBOX_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +83,26 @@ class ProcessorStatistics:
     flusher: FlusherStatistics
 
 
+@dataclass(slots=True)
+class _Writer:
+    """A span's actor over all its lives; ``table``: as it was when the span came."""
+
+    span: TableSpan
+    table: TableRecord
+    ref: Reference | None = None
+    lives: int = 0
+
+
 Input = FromOwner | Elected | Moved | Happened | Told | AskStatistics | StopServing
 
 
 class Processor:
     """``send`` gives a message to the owner; ``report`` tells the manager of an error and ``warn`` of a warning;
-    ``leave``: on ``LeaveAsked``."""
+    ``leave``: on ``LeaveAsked``; ``crashed`` counts a crash of what its text names.
+
+    All that it remembers is of this life. After a crash it is built again with ``feed``, what etcd holds, and under
+    another processor epoch: the owner finds that it has nothing, and gives it spans and units again.
+    """
 
     def __init__(
         self,
@@ -96,6 +113,8 @@ class Processor:
         report: Callable[[RunningError], None],
         warn: Callable[[RunningError], None],
         leave: Callable[[], None],
+        crashed: Callable[[str, Exception], None],
+        feed: ChangefeedState | None = None,
     ) -> None:
         self._agent = agent
         self._runtime = runtime
@@ -103,11 +122,13 @@ class Processor:
         self._report = report
         self._warn = warn
         self._leave = leave
+        self._crashed = crashed
+        self._feed = feed
         self._limits = Limits()
         self._flusher = Flusher(runtime, self._limits, report=self._on_flushed, warn=warn)
         self._flusher_ref: Reference | None = None
         self._context: Surroundings | None = None
-        self._writers: dict[TableSpan, Reference] = {}
+        self._writers: dict[TableSpan, _Writer] = {}
         self._units: dict[str, Reference] = {}
         self._tables: dict[int, TableRecord] = {}
         #: the records' own tables, which tell at a glance that nothing has changed
@@ -122,6 +143,8 @@ class Processor:
     async def on_start(self, context: Surroundings) -> None:
         self._context = context
         self._flusher_ref = context.spawn(self._flusher, "flusher", mailbox_size=_MAILBOX_SIZE)
+        if self._feed is not None:
+            self._on_moved(self._feed)
 
     async def on_stop(self) -> None:
         await self._runtime.close()
@@ -210,17 +233,51 @@ class Processor:
             self._unknown.append(order)
             return
         assert self._context is not None
-        assert self._flusher_ref is not None
-        writer = SpanWriter(
-            order.span, table, runtime=self._runtime, flusher=self._flusher_ref, emit=self._emit, warn=self._warn
+        writer = self._writers[order.span] = _Writer(order.span, table)
+        writer.ref = self._context.keep(
+            lambda: self._build(writer),
+            f"span-{order.span}",
+            on_crash=lambda error, is_final: self._on_crash(writer, error, is_final=is_final),
+            mailbox_size=_SPAN_MAILBOX_SIZE,
         )
-        self._writers[order.span] = self._context.spawn(writer, f"span-{order.span}", mailbox_size=64)
         self._tell_writer(order)
+
+    def _build(self, writer: "_Writer") -> SpanWriter:
+        """The actor of a span, as it is after a crash too: with what the agent has in work for it."""
+        assert self._flusher_ref is not None
+        span, is_first = writer.span, writer.lives == 0
+        writer.lives += 1
+        local = None if is_first or self._writers.get(span) is not writer else self._agent.spans.get(span)
+        return SpanWriter(
+            span,
+            self._tables.get(span.table_id, writer.table),
+            runtime=self._runtime,
+            flusher=self._flusher_ref,
+            emit=self._emit,
+            warn=self._warn,
+            again=local.orders_again() if local is not None else None,
+        )
+
+    def _on_crash(self, writer: "_Writer", error: Exception, *, is_final: bool) -> None:
+        """Nothing is flushed for it before it is back; one that crashes again and again ends the changefeed's run."""
+        assert self._flusher_ref is not None
+        span = writer.span
+        name = f"span {span} of {writer.table.schema_name}.{writer.table.name}"
+        self._crashed(name, error)
+        if self._writers.get(span) is not writer:
+            return  # it has said its last word
+        self._flusher_ref.tell_nowait(Leave(span))
+        if is_final:
+            assert self._context is not None
+            last = self._writers[span] = _Writer(span, writer.table)
+            last.ref = self._context.spawn(self._build(last), f"span-{span}-end", mailbox_size=_SPAN_MAILBOX_SIZE)
+            self._tell_writer(GiveUp(span, running_error(CrashedTooOftenError.of(name, error))))
 
     def _tell_writer(self, order: SpanOrder) -> None:
         span = order.position.span if isinstance(order, SpanFlushed) else order.span
-        if span in self._writers:
-            self._writers[span].tell_nowait(order)
+        writer = self._writers.get(span)
+        if writer is not None and writer.ref is not None:
+            writer.ref.tell_nowait(order)
 
     def _stop_span(self, order: effects.StopSpan) -> None:
         if order.span in self._writers:
@@ -240,8 +297,8 @@ class Processor:
         match event:
             case effects.SpanStopped() | effects.SpanFailed():
                 writer = self._writers.pop(event.span, None)
-                if writer is not None:
-                    writer.stop()
+                if writer is not None and writer.ref is not None:
+                    writer.ref.stop()
             case effects.UnitFinished() | effects.UnitStopped() | effects.UnitFailed():
                 self._units.pop(event.source, None)
         self._tell_me(Happened(event))

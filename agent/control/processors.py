@@ -5,8 +5,9 @@ carries their errors to the owner through ``TaskPosition``. A processor of an ol
 and one that failed is not started again under the same epoch: the owner decides when to try again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from agent.control.gate import Owner
 from reactor import keys, patches
@@ -77,6 +78,14 @@ class ProcessorReported:
     is_warning: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessorCrashed:
+    """An actor of a changefeed crashed, and is started again."""
+
+    changefeed: ChangefeedId
+    error: RunningError
+
+
 class Processors:
     """The reactor. ``namespace`` and ``cluster`` place the keys it writes."""
 
@@ -91,11 +100,15 @@ class Processors:
         self._shown: dict[ChangefeedId, tuple[int, float]] = {}
         self._peers: tuple[tuple[CaptureId, str], ...] = ()
         self._owner = Owner()
+        #: how many since the last tick, and the last of them
+        self._crashes: dict[ChangefeedId, tuple[int, RunningError]] = {}
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> list[ManagerEffect]:
         effects = [*self._meet_peers(state), *self._meet_owner(state)]
         for event in inbox:
             effects += self._handle(event, state)
+        if self._crashes:
+            effects += self._count_crashes(state)
         for changefeed in sorted(self._running.keys() | state.changefeeds.keys()):
             effects += self._settle(changefeed, state.changefeeds.get(changefeed), now)
         return effects
@@ -122,7 +135,16 @@ class Processors:
                 self._stopping.discard(event.changefeed)
             case ProcessorReported():
                 return self._report(event, state)
+            case ProcessorCrashed():
+                count, _ = self._crashes.get(event.changefeed, (0, event.error))
+                self._crashes[event.changefeed] = count + 1, event.error
         return []
+
+    def _count_crashes(self, state: ClusterState) -> list[ManagerEffect]:
+        """What crashed since the last tick, as one change of each changefeed: a thousand spans may crash at once."""
+        crashes, self._crashes = self._crashes, {}
+        known = [(id, *crashed) for id, crashed in crashes.items() if id in state.changefeeds]
+        return [self._change(id, partial(TaskPosition.crashed, count=count, error=error)) for id, count, error in known]
 
     def _settle(self, changefeed: ChangefeedId, feed: ChangefeedState | None, now: float) -> list[ManagerEffect]:
         wanted = self._wanted(feed)
@@ -171,9 +193,12 @@ class Processors:
         return effects
 
     def _commit(self, event: ProcessorReported) -> Commit:
-        key = keys.PositionKey(self._cluster, self._namespace, self._capture, event.changefeed)
         error = event.error.with_(capture=self._capture)
-        patch = patches.patch_record(key, TaskPosition, lambda old: _with(old or TaskPosition(), event, error))
+        return self._change(event.changefeed, lambda old: _with(old, event, error))
+
+    def _change(self, changefeed: ChangefeedId, change: Callable[[TaskPosition], TaskPosition]) -> Commit:
+        key = keys.PositionKey(self._cluster, self._namespace, self._capture, changefeed)
+        patch = patches.patch_record(key, TaskPosition, lambda old: change(old or TaskPosition()))
         alive = keys.CaptureKey(self._cluster, self._capture)
         return Commit(patches.group([patch], requires=[alive]))
 

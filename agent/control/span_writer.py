@@ -37,23 +37,43 @@ class TableChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The writers before this one crashed too often: make sure that nothing writes, and say so."""
+
+    span: TableSpan
+    error: RunningError
+
+
+@dataclass(frozen=True, slots=True)
 class _Again:
     """Time to ask the sink again."""
 
     order: effects.PrepareSpan | effects.RunSpan
 
 
-SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | SpanFlushed | TableChanged
+SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | SpanFlushed | TableChanged | GiveUp
 
 #: Longer than any flush may take (``flush_timeout_seconds``), and what is left behind is fenced by the sink's record.
 _LEAVE_TIMEOUT_S = 4_000.0
 
 
 class SpanWriter:
-    """One span. ``emit`` takes what happened to the processor's mailbox."""
+    """One span. ``emit`` takes what happened to the processor's mailbox.
+
+    Everything it remembers is a copy: of what the sink records, and of the order that the agent has in work. After a
+    crash it is built again with that order (``again``), and carries it out as if it were the first time.
+    """
 
     def __init__(
-        self, span: TableSpan, table: TableRecord, *, runtime: SpanRuntime, flusher: Reference, emit: Emit, warn: Warn
+        self,
+        span: TableSpan,
+        table: TableRecord,
+        *,
+        runtime: SpanRuntime,
+        flusher: Reference,
+        emit: Emit,
+        warn: Warn,
+        again: effects.PrepareSpan | effects.RunSpan | effects.StopSpan | None = None,
     ) -> None:
         self._span = span
         self._table = table
@@ -65,11 +85,18 @@ class SpanWriter:
         self._context: Surroundings | None = None
         self._order: effects.PrepareSpan | effects.RunSpan | None = None
         self._failures = 0
+        self._again = again
+        #: its last word is said: what is still in the mailbox concerns nobody
+        self._is_over = False
 
     async def on_start(self, context: Surroundings) -> None:
         self._context = context
+        if self._again is not None:
+            await self.handle(self._again)
 
     async def handle(self, message: SpanOrder | _Again) -> None:
+        if self._is_over:
+            return
         try:
             if not isinstance(message, _Again):
                 await self._handle(message)
@@ -79,10 +106,9 @@ class SpanWriter:
             if self._order is not None and error.code in PASSING:
                 self._ask_again(self._order, error)
                 return
-            await self._leave()
             if error.scope is Scope.TABLE:
                 error.of_table(self._span.table_id)
-            self._emit(effects.SpanFailed(self._span, running_error(error)))
+            await self._fail(running_error(error))
 
     def _ask_again(self, order: effects.PrepareSpan | effects.RunSpan, error: WeirError) -> None:
         assert self._context is not None
@@ -103,6 +129,8 @@ class SpanWriter:
                 await self._on_flushed(message)
             case TableChanged():
                 self._table = message.table
+            case GiveUp():
+                await self._fail(message.error)
 
     async def _prepare(self, order: effects.PrepareSpan) -> None:
         self._position = await self._runtime.open_span(self._table, self._span, order.checkpoint.checkpoint_ts)
@@ -119,13 +147,18 @@ class SpanWriter:
 
     async def _stop(self) -> None:
         await self._leave()
+        self._is_over = True
         self._emit(effects.SpanStopped(self._span, self._checkpoint))
+
+    async def _fail(self, error: RunningError) -> None:
+        await self._leave()
+        self._is_over = True
+        self._emit(effects.SpanFailed(self._span, error))
 
     async def _on_flushed(self, flushed: SpanFlushed) -> None:
         self._position = flushed.position
         if flushed.error is not None:
-            await self._leave()
-            self._emit(effects.SpanFailed(self._span, flushed.error))
+            await self._fail(flushed.error)
             return
         self._emit(effects.SpanProgress(self._span, self._checkpoint, flushed.commit_time))
 

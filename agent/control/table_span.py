@@ -127,6 +127,19 @@ class LocalSpan:
         report = (effects.ReportError(event.error),) if isinstance(event, effects.SpanFailed) else ()
         return Step(report, reply=True)
 
+    def orders_again(self) -> effects.PrepareSpan | effects.RunSpan | effects.StopSpan | None:
+        """What an executor that has lost its memory is asked, to be where this span is, or on its way there."""
+        match self.state:
+            case SpanState.PREPARING:
+                return effects.PrepareSpan(self.span, self.checkpoint)
+            case SpanState.PREPARED if self._in_work is Order.RUN:
+                return effects.RunSpan(self.span, self.checkpoint.checkpoint_ts)
+            case SpanState.REPLICATING:
+                return effects.RunSpan(self.span, self.checkpoint.checkpoint_ts)
+            case SpanState.STOPPING:
+                return effects.StopSpan(self.span)
+        return None
+
     def _do(self, action: Action, order: Order) -> Step:
         match action:
             case Action.PREPARE:

@@ -19,7 +19,7 @@ What is decided here:
 Messages are handed over as they are, so they should be frozen values.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, runtime_checkable
@@ -29,8 +29,10 @@ import structlog
 from anyio.abc import TaskGroup
 
 from capture.actors.children import ChildT, Family
+from capture.actors.supervised import OnCrash, Supervised
 from capture.errors import ActorDeadError, AskTimeoutError, MailboxFullError, root_cause
 from reactor.errors import WeirError
+from reactor.restarts import RestartPolicy
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -39,7 +41,7 @@ MAILBOX_SIZE = 1024
 #: messages handled between two looks at the event loop: high enough to make task switches cheap, low enough to be fair
 _BATCH = 256
 _ON_STOP_TIMEOUT_S = 10.0
-_NOTE = "in actor "
+_POLICY = RestartPolicy()
 
 _log = structlog.get_logger()
 
@@ -205,6 +207,25 @@ class Context:
         """An actor below this one; its crash is this one's crash."""
         return self._family.adopt(Cell(lambda: actor, f"{self.name}/{name}", mailbox_size=mailbox_size)).ref
 
+    def keep(
+        self,
+        factory: Callable[[], Actor[M]],
+        name: str,
+        *,
+        on_crash: OnCrash,
+        mailbox_size: int = MAILBOX_SIZE,
+        policy: RestartPolicy = _POLICY,
+    ) -> ActorRef[M]:
+        """An actor below this one that ``factory`` builds now and after every crash; see
+        ``capture.actors.supervised``."""
+        cell = Cell(factory, f"{self.name}/{name}", mailbox_size=mailbox_size)
+        self._family.adopt(Supervised(cell, policy, on_crash))
+        return cell.ref
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Something that runs beside the mailbox; its crash is the actor's crash."""
+        self._tasks.start_soon(work, name=f"{self.name} {name}")
+
     def adopt(self, child: ChildT) -> ChildT:
         """Run a supervisor below this actor."""
         return self._family.adopt(child)
@@ -236,6 +257,8 @@ class Cell(Generic[M]):
         self.outlet, self._inlet = anyio.create_memory_object_stream[object](mailbox_size)
         self.ref: ActorRef[M] = ActorRef(self)
         self.gone = anyio.Event()
+        #: in its present life; None between two
+        self.actor: Actor[M] | None = None
         self._scope: anyio.CancelScope | None = None
         self._is_cancelled = False
         self._reason = "has stopped"
@@ -250,7 +273,8 @@ class Cell(Generic[M]):
         """One life of the actor: ends when it is stopped, raises what it crashed with."""
         self._starts += 1
         try:
-            await self._live(self._factory())
+            self.actor = self._factory()
+            await self._live(self.actor)
         except Exception as error:
             cause = root_cause(error)
             self._reason = f"crashed: {type(cause).__name__}"
@@ -260,6 +284,8 @@ class Cell(Generic[M]):
                 _log.error("actor crashed", actor=self.name, error=str(cause), exc_info=cause)
             cause.add_note(f"in actor {self.name}")
             raise cause from None
+        finally:
+            self.actor = None
 
     def stop(self, *, drain: bool = True) -> None:
         """No new messages from now on; unread ones are handled first if ``drain``."""

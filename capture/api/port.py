@@ -148,6 +148,10 @@ class ChangefeedView(View):
     sync_point: SyncPoint | None = None
     #: errors and warnings that the answering owner has seen, oldest first
     history: tuple[RunningError, ...] = ()
+    #: how often a span, a processor or the owner's part of it crashed and was started again, on the captures that are
+    #: there, and the last of these
+    crashes: int = 0
+    last_crash: RunningError | None = None
     #: what was found out while it was created, line by line; only in the answer to that
     notices: tuple[str, ...] = ()
 

@@ -257,7 +257,9 @@ def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:
     if life is None or life.candidacy._session.is_done:
         return
     for ref in life.host._processors.values():
-        processor: Any = ref._cell._factory()
+        processor: Any = ref._cell.actor
+        if processor is None:
+            continue  # it has crashed, and is not built again yet
         for span in processor._flusher._positions:
             yield processor._runtime._info.sink.sealed, span
 

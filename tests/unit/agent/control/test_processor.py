@@ -12,6 +12,7 @@ from agent.control.effects import StartUnit
 from agent.control.gate import Gate, Owner
 from agent.control.processor import FromOwner, Input, Moved, Processor
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
+from agent.control.span_writer import SpanWriter
 from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError, SinkError
 from capture.actors.actor import ActorRef, ActorSystem
 from reactor import keys
@@ -92,6 +93,7 @@ class Rig:
         self.reported: list[RunningError] = []
         self.warned: list[RunningError] = []
         self.leaves = 0
+        self.crashes: list[str] = []
         self.state = ClusterState("c")
 
     def on_sent(self, message: Message) -> None:
@@ -107,8 +109,8 @@ class Rig:
         header = Header("0.1.0", 3, self.agent.gate.processor_epoch, 1)
         await self.processor.tell(FromOwner(Message(OWNER, HERE, FEED, header, body)))
 
-    async def log_moves(self, resolved: int) -> None:
-        unit = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(TABLE,))
+    async def log_moves(self, resolved: int, *, tables: tuple[TableRecord, ...] = (TABLE,)) -> None:
+        unit = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=tables)
         head = LogHead(epoch=1, resolved_ts=Ts(resolved), resolved_time=5.0)
         self.state.update(str(keys.UnitKey("c", "default", FEED, "main")), unit.encode(), mod_revision=1)
         self.state.update(str(keys.LogKey("c", "default", FEED, "main")), head.encode(), mod_revision=2)
@@ -147,6 +149,7 @@ async def rig() -> AsyncIterator[Rig]:
         report=lambda e: built[0].on_reported(e),
         warn=lambda e: built[0].warned.append(e),
         leave=lambda: built[0].on_leave(),
+        crashed=lambda name, error: built[0].crashes.append(f"{name}: {error}"),
     )
     async with ActorSystem("test") as system:
         ref = system.spawn(processor, "processor")
@@ -291,3 +294,89 @@ async def test_a_unit_that_fails_says_why() -> None:
         assert status is not None
         assert status.error is not None
         assert status.error.message == "not writable; chmod it"
+
+
+def crash_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, times: int = 1) -> None:
+    """Its next calls raise what nobody foresaw."""
+    original, left = getattr(owner, name), [times]
+
+    async def crash(self: object, *args: object) -> object:
+        if left[0]:
+            left[0] -= 1
+            raise ZeroDivisionError("a bug")
+        return await original(self, *args)
+
+    monkeypatch.setattr(owner, name, crash)
+
+
+@pytest.mark.parametrize("step", ["_prepare", "_run", "_on_flushed"])
+async def test_a_span_that_crashes_is_built_again_and_continues(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it was at: what it has to do is the agent's to know, and how far it is the sink's."""
+    async with rig() as r:
+        crash_once(monkeypatch, SpanWriter, step)
+        await r.log_moves(100)
+        await r.add_span()
+        await r.until(lambda: r.checkpoint() == 100)
+        await r.until(lambda: bool(r.crashes))
+        await r.log_moves(200)
+        await r.until(lambda: r.checkpoint() == 200)
+        (crash,) = r.crashes
+        assert crash == f"span {SPAN} of public.t: a bug"
+        ends = [before for before, _ in r.runtime.flushes[1:]]
+        assert ends == [after for _, after in r.runtime.flushes[:-1]], "each flush begins where the one before ended"
+        assert r.reported == []
+
+
+async def test_a_span_that_crashes_while_it_stops_still_says_its_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as r:
+        await r.log_moves(100)
+        await r.add_span()
+        crash_once(monkeypatch, SpanWriter, "_stop")
+        await r.order(RemoveSpan(SPAN))
+        await r.until(lambda: r.span_state() is None)
+        assert len(r.crashes) == 1
+        last = [body.status for body in r.sent if isinstance(body, DispatchResponse)][-1]
+        assert last.state is SpanState.STOPPED
+        await r.add_span()
+        await r.log_moves(200)
+        await r.until(lambda: r.checkpoint() == 200)
+
+
+async def test_a_span_is_stopped_while_it_waits_for_its_next_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as r:
+        await r.log_moves(100)
+        await r.add_span()
+        await r.until(lambda: r.checkpoint() == 100)
+        crash_once(monkeypatch, SpanWriter, "_on_flushed", times=3)
+        await r.log_moves(200)
+        await r.until(lambda: bool(r.crashes))
+        await r.order(RemoveSpan(SPAN))
+        await r.until(lambda: r.span_state() is None)
+        assert len(r.runtime.flushes) == 2, "nothing is flushed for a span that is not there"
+
+
+async def test_a_span_that_crashes_too_often_fails_its_changefeed_and_no_other_span(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, other = MemoryParts.open_span, TableSpan(8)
+
+    async def open_span(self: MemoryParts, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        if span == SPAN:
+            raise ZeroDivisionError("a bug")
+        return await original(self, table, span, checkpoint_ts)
+
+    monkeypatch.setattr(MemoryParts, "open_span", open_span)
+    async with rig() as r:
+        r.runtime.recorded[other] = Ts(10)
+        await r.log_moves(100, tables=(TABLE, TABLE.with_(table_id=8, name="u")))
+        checkpoint = SpanCheckpoint(Ts(10), Ts(10))
+        for span in (SPAN, other):
+            await r.order(AddSpan(span, True, checkpoint))
+        await r.until(lambda: bool(r.reported))
+        assert len(r.crashes) == 6
+        (error,) = r.reported
+        assert (error.code, error.retryable, error.is_of_table) == ("CrashedTooOften", False, False)
+        assert "public.t" in error.message
+        assert r.span_state() is None
+        await r.order(AddSpan(other, False, checkpoint))
+        await r.until(lambda: r.agent.spans[other].state is SpanState.REPLICATING)

@@ -7,20 +7,39 @@ import anyio
 import pytest
 
 from agent.control.gate import Owner
-from agent.control.processors import MeetOwner, ProcessorEnded, ProcessorReported, StartProcessor, StopProcessor
-from agent.control.runtime import SpanRuntime
+from agent.control.processors import (
+    MeetOwner,
+    Observe,
+    ProcessorCrashed,
+    ProcessorEnded,
+    ProcessorReported,
+    StartProcessor,
+    StopProcessor,
+)
+from agent.control.runtime import SpanPosition, SpanRuntime
 from capture.member.processor_host import ProcessorHost
-from reactor.ids import CaptureId, ChangefeedId
-from reactor.messages import Header, Heartbeat, HeartbeatResponse, Liveness, Message
-from reactor.records.changefeed import ChangefeedInfo, SealedUri
+from reactor import keys
+from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
+from reactor.messages import AddSpan, Header, Heartbeat, HeartbeatResponse, Liveness, Message, SpanCheckpoint
+from reactor.records.changefeed import ChangefeedInfo, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.restarts import RestartPolicy
+from reactor.state import ChangefeedState, ClusterState
 
 pytestmark = pytest.mark.looptime
 
 HERE, OWNER = CaptureId("here"), CaptureId("owner")
 URI = SealedUri(masked="x", sealed="y")
+TABLE = TableRecord(table_id=7, schema_name="public", name="t", key=("id",), start_ts=Ts(10))
 
 
 class NoParts:
+    def __init__(self, prepared: list[TableSpan]) -> None:
+        self._prepared = prepared
+
+    async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        self._prepared.append(span)
+        return SpanPosition(span, table, checkpoint_ts, checkpoint_ts)
+
     async def close(self) -> None: ...
 
 
@@ -29,9 +48,10 @@ class Surroundings:
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
+        self.prepared: list[TableSpan] = []
 
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
-        return cast("SpanRuntime", NoParts())
+        return cast("SpanRuntime", NoParts(self.prepared))
 
     def set_peers(self, peers: Mapping[CaptureId, str]) -> None: ...
 
@@ -118,3 +138,134 @@ async def test_a_changefeed_whose_parts_cannot_be_built_hurts_nobody_else() -> N
     assert isinstance(reported, ProcessorReported)
     assert reported.error.code == "ProcessorCrashed"
     assert ended == ProcessorEnded(ChangefeedId("one"))
+
+
+class Crashing(Surroundings):
+    """An answer that cannot be given is a bug: as often as it is told to, for one changefeed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crashes = 0
+        self.opened: list[ChangefeedId] = []
+
+    def open(self, info: ChangefeedInfo) -> SpanRuntime:
+        self.opened.append(info.id)
+        return super().open(info)
+
+    def send_nowait(self, topic: str, message: Message) -> None:
+        if message.changefeed == "one" and self.crashes:
+            self.crashes -= 1
+            raise ZeroDivisionError("a bug")
+        super().send_nowait(topic, message)
+
+    def runs(self, feed: ChangefeedId) -> list[str]:
+        """Processor epochs, in the order in which they were heard of."""
+        return list(dict.fromkeys(m.header.processor_epoch for m in self.sent if m.changefeed == feed))
+
+
+async def test_a_processor_that_crashes_is_built_again_as_another_run_and_no_other_notices() -> None:
+    one, two = ChangefeedId("one"), ChangefeedId("two")
+    around, posted = Crashing(), list[object]()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=posted.append)
+        host.perform(MeetOwner(Owner(OWNER, 3)))
+        for feed in (one, two):
+            host.perform(start(feed))
+            await host.on_message(heartbeat(feed))
+        await until(lambda: len(around.sent) == 2)
+        around.crashes = 2
+        for _ in range(4):  # one is lost with each crash; the owner sends the next
+            await host.on_message(heartbeat(one))
+            await anyio.sleep(1)
+        await host.on_message(heartbeat(two))
+        await until(lambda: len([message for message in around.sent if message.changefeed == two]) == 2)
+        assert len(around.runs(one)) == 2
+        assert around.opened == [one, two, one, one]
+        assert len(around.runs(two)) == 1
+        assert [type(event) for event in posted] == [ProcessorCrashed] * 2
+        assert isinstance(posted[0], ProcessorCrashed)
+        assert posted[0].error.message.startswith("the processor of one crashed (ZeroDivisionError)")
+        assert posted[0].error.capture == HERE
+        for feed in (one, two):
+            host.perform(StopProcessor(feed))
+
+
+async def test_a_processor_knows_again_what_etcd_shows_after_a_crash() -> None:
+    """Its first life was shown it; nobody shows it again before something changes."""
+    one, around = ChangefeedId("one"), Crashing()
+    unit = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(TABLE,))
+    state = ClusterState("c")
+    state.update(str(keys.UnitKey("c", "default", one, "main")), unit.encode(), mod_revision=1)
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
+        host.perform(MeetOwner(Owner(OWNER, 3)))
+        host.perform(start(one))
+        host.perform(Observe(one, state.changefeeds[one]))
+        around.crashes = 1
+        for _ in range(2):
+            await host.on_message(heartbeat(one))
+            await anyio.sleep(1)
+        header = Header("0.1.0", 3, around.runs(one)[0], 1)
+        order = AddSpan(TableSpan(7), True, SpanCheckpoint(Ts(10), Ts(10)))
+        await host.on_message(Message(OWNER, HERE, one, header, order))
+        await until(lambda: TableSpan(7) in around.prepared)
+        host.perform(StopProcessor(one))
+
+
+async def test_a_processor_that_crashes_too_often_fails_its_changefeed_alone() -> None:
+    one, two = ChangefeedId("one"), ChangefeedId("two")
+    around, posted = Crashing(), list[object]()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=posted.append)
+        host.perform(MeetOwner(Owner(OWNER, 3)))
+        for feed in (one, two):
+            host.perform(start(feed))
+        around.crashes = 100
+        with anyio.fail_after(60):
+            while ProcessorEnded(one) not in posted:
+                await host.on_message(heartbeat(one))
+                await anyio.sleep(0.5)
+        [reported] = [event for event in posted if isinstance(event, ProcessorReported)]
+        assert (reported.error.code, reported.error.retryable, reported.is_warning) == ("CrashedTooOften", False, False)
+        assert len([event for event in posted if isinstance(event, ProcessorCrashed)]) == 6
+        await host.on_message(heartbeat(one))
+        await host.on_message(heartbeat(two))
+        await until(lambda: around.liveness(two) is Liveness.ALIVE)
+        host.perform(StopProcessor(two))
+
+
+async def test_a_processor_is_stopped_while_it_waits_for_its_next_life() -> None:
+    one, around, posted = ChangefeedId("one"), Crashing(), list[object]()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(
+            HERE, peers=around, plant=around, tasks=tasks, post=posted.append, policy=RestartPolicy(delay_s=1_000)
+        )
+        host.perform(MeetOwner(Owner(OWNER, 3)))
+        host.perform(start(one))
+        around.crashes = 1
+        await host.on_message(heartbeat(one))
+        await until(lambda: bool(posted))
+        started = anyio.current_time()
+        host.perform(StopProcessor(one))
+    assert posted[-1] == ProcessorEnded(one)
+    assert anyio.current_time() - started < 10
+
+
+async def test_what_finds_no_room_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats come again by themselves; the news of an election does so with what etcd shows next."""
+    monkeypatch.setattr("capture.member.processor_host._MAILBOX_SIZE", 2)
+    one, around = ChangefeedId("one"), Surroundings()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
+        host.perform(start(one))
+        for _ in range(3):
+            host.perform(Observe(one, ChangefeedState(one)))
+        host.perform(MeetOwner(Owner(OWNER, 3)))
+        await anyio.sleep(1)
+        await host.on_message(heartbeat(one))
+        await anyio.sleep(1)
+        assert around.sent == [], "it has not heard of the election"
+        host.perform(Observe(one, ChangefeedState(one)))
+        await host.on_message(heartbeat(one))
+        await until(lambda: around.liveness(one) is Liveness.ALIVE)
+        host.perform(StopProcessor(one))
