@@ -7,6 +7,7 @@ changefeed that one of them touched is ticked next time, from what has then been
 
 from collections import Counter
 from collections.abc import Sequence
+from traceback import extract_tb
 from typing import Any
 
 from owner import cluster_format, jobs, views
@@ -14,13 +15,16 @@ from owner.errors import (
     BrokenRecordError,
     JobRefusedError,
     OwnerError,
+    SpanError,
     UnknownCaptureError,
     UnknownChangefeedError,
 )
 from owner.feed import amendment, retention
 from owner.feed.backoff import uniform_of
-from owner.feed.changefeed import Changefeed, Site
+from owner.feed.changefeed import Changefeed
+from owner.feed.crashes import Crashes
 from owner.feed.run import Run
+from owner.feed.site import Site
 from owner.progress.facts import World
 from owner.progress.units import SOURCE
 from owner.scheduler.coordinator import Coordinator
@@ -59,6 +63,8 @@ class Owner:
         self.capture = capture
         self.revision = revision
         self.changefeeds: dict[ChangefeedId, Changefeed] = {}
+        self._site = Site(capture, revision, "", "")
+        self._crashes: dict[ChangefeedId, Crashes] = {}
         self._settings = settings or OwnerSettings()
         self._seed = seed
 
@@ -73,7 +79,7 @@ class Owner:
                 case Message():
                     messages.setdefault(event.changefeed, []).append(event)
                 case Answered():
-                    effects += self._on_answer(event, now)
+                    effects += self._on_answer(event, state, now)
                 case jobs.List() | jobs.DrainCapture() | jobs.ResignOwner():
                     effects += self._do_cluster_job(event, state, now)
                 case _ if isinstance(event, _FEED_JOBS):
@@ -97,9 +103,10 @@ class Owner:
         """Changefeeds come and go with their keys."""
         for id in sorted(self.changefeeds.keys() - state.changefeeds.keys()):
             del self.changefeeds[id]
-        site = Site(self.capture, self.revision, state.cluster, state.namespace)
+            self._crashes.pop(id, None)
+        self._site = Site(self.capture, self.revision, state.cluster, state.namespace)
         for id in sorted(state.changefeeds.keys() - self.changefeeds.keys()):
-            self.changefeeds[id] = Changefeed(id, site, self._settings, uniform_of(f"{self._seed}/{id}"))
+            self.changefeeds[id] = self._part_of(id)
 
     def _tick_changefeeds(
         self,
@@ -119,16 +126,36 @@ class Owner:
                 effects.append(WakeAt(now))
                 continue
             changefeed = self.changefeeds[id]
+            crashes = self._crashes.get(id)
+            if crashes is not None and (instead := crashes.hold_back(state.changefeeds[id], now)):
+                effects += instead
+                continue
             try:
                 effects += changefeed.tick(state.changefeeds[id], messages.get(id, []), world, now)
-            except Exception as error:  # isolation is the point: one changefeed's fault stays its own
+            except SpanError as error:
                 effects += _failed(changefeed, error, now)
+            except Exception as error:  # isolation is the point: one changefeed's fault stays its own
+                effects += self._crash(state.changefeeds[id], error, now)
+                changefeed = self.changefeeds[id]
             if (now_has := _workers_of(changefeed)) != workers[id]:
                 loads.update(now_has)
                 loads.subtract(workers[id])
         return effects
 
-    def _on_answer(self, answer: Answered[Any], now: float) -> list[Effect]:
+    def _crash(self, feed: ChangefeedState, error: Exception, now: float) -> list[Effect]:
+        """A bug: this changefeed's part is built again from what etcd holds; all others notice nothing."""
+        id, site = feed.id, self._site
+        crashed, self.changefeeds[id] = self.changefeeds[id], self._part_of(id)
+        self.changefeeds[id].follow(crashed)
+        crashes = self._crashes.setdefault(id, Crashes(site, self._settings.restarts))
+        fields = (("changefeed", id), ("error", f"{type(error).__name__}: {error}"), ("where", _where(error)))
+        told = Log("error", "the owner's part of a changefeed crashed", fields)
+        return [told, *crashes.note(feed, error, now, wall=now + self._settings.wall_offset_s)]
+
+    def _part_of(self, id: ChangefeedId) -> Changefeed:
+        return Changefeed(id, self._site, self._settings, uniform_of(f"{self._seed}/{id}"))
+
+    def _on_answer(self, answer: Answered[Any], state: ClusterState, now: float) -> list[Effect]:
         """What the data plane says, for the changefeed that asked."""
         changefeed = self.changefeeds.get(answer.changefeed)
         if changefeed is None:
@@ -136,7 +163,7 @@ class Owner:
         try:
             changefeed.handle_answer(answer)
         except Exception as error:  # isolation, as in a tick
-            return _failed(changefeed, error, now)
+            return self._crash(state.changefeeds[answer.changefeed], error, now)
         return []
 
     def _do_cluster_job(
@@ -211,7 +238,9 @@ class Owner:
             case jobs.Pause():
                 return [*changefeed.pause(feed, now), done]
             case jobs.Resume():
-                return [*changefeed.resume(feed, job.overwrite_checkpoint_ts, now), done]
+                effects = changefeed.resume(feed, job.overwrite_checkpoint_ts, now)
+                self._crashes.pop(job.changefeed, None)  # an operator has looked: all of the budget is there again
+                return [*effects, done]
             case jobs.Update():
                 effects, after = changefeed.update(feed, job, now)
                 assert feed.info is not None, "a changefeed without info is not found"
@@ -280,6 +309,12 @@ def _failed(changefeed: Changefeed, error: Exception, now: float) -> list[Effect
     changefeed.fail(error, now)
     fields = (("changefeed", changefeed.id), ("error", f"{type(error).__name__}: {error}"))
     return [Log("error", "a changefeed's tick failed", fields), WakeAt(now)]
+
+
+def _where(error: Exception) -> str:
+    """The line that raised it."""
+    frames = extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _running(changefeed: Changefeed) -> Coordinator:

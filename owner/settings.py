@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from reactor.restarts import RestartPolicy
+
 
 @dataclass(frozen=True, slots=True)
 class BackoffSettings:
@@ -57,6 +59,8 @@ class OwnerSettings:
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     sync_points: SyncPointSettings = field(default_factory=SyncPointSettings)
+    #: of the owner's part of each changefeed
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
     status_interval_s: float = 0.2
     #: the same positions at a later time are worth a write now and then only
     status_time_interval_s: float = 5.0

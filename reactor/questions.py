@@ -15,6 +15,9 @@ from reactor.records.changefeed import ChangefeedInfo, RunningError
 
 A = TypeVar("A")
 
+#: code of an ``Answered.error``: the same was asked before, perhaps by an owner's part that crashed, and is under way
+UNDER_WAY = "StillRunning"
+
 
 class Question(Generic[A]):
     """Its subclasses are frozen dataclasses; ``A`` is the type of the answer."""

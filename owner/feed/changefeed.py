@@ -3,11 +3,12 @@
     positions and errors ─► state ─► (only while it runs) spans, workers ─► watermark ─► status ─► one commit
 
 What is stored is the truth: a run starts only from a state that has been committed, so a change of state that starts or
-stops it takes a tick of its own. Whatever fails in here fails this changefeed (``fail``) and no other.
+stops it takes a tick of its own. What the captures say may contradict itself: this changefeed runs again (``fail``). A
+bug in here crashes this changefeed's part of the owner (``owner.feed.crashes``) and no other.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from owner.errors import JobRefusedError
@@ -19,6 +20,7 @@ from owner.feed.faults import running_error
 from owner.feed.held import HeldTables, Verdict
 from owner.feed.removal import Removal, sweep
 from owner.feed.run import Run
+from owner.feed.site import Site
 from owner.feed.state import FeedStateMachine, Trigger, is_running, step
 from owner.feed.sync_points import Phase, SyncPoints
 from owner.feed.workers import first_epoch
@@ -32,23 +34,13 @@ from owner.settings import OwnerSettings
 from owner.tables import repartition, schema_changes
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
-from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.ids import ChangefeedId, Ts
 from reactor.messages import Message
 from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
 from reactor.records.formats import Feature
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ChangefeedState
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where a changefeed is decided about: by which owner, in which cluster and namespace."""
-
-    capture: CaptureId
-    owner_revision: int
-    cluster: str
-    namespace: str
 
 
 class Changefeed:
@@ -92,9 +84,16 @@ class Changefeed:
         return self._tick(feed, info, messages, world, now)
 
     def fail(self, error: Exception, now: float) -> None:
-        """This changefeed's tick raised: what is known here is not to be trusted any more."""
+        """The captures contradict each other: what is known here is not to be trusted any more."""
         self._release()
         self._errors.append(running_error(error, self._site.capture, time=self._wall(now)))
+
+    def follow(self, crashed: "Changefeed") -> None:
+        """Keep what the one before knew and etcd does not: the largest worker epoch, since epochs must grow, and who
+        waits for the removal."""
+        crashed._release()
+        self._epoch_floor = crashed._epoch_floor
+        self.removal.follow(crashed.removal)
 
     def handle_answer(self, answer: Answered[Any]) -> None:
         """What the data plane says, to each machine that asks. What a run asked for concerns nobody when it is over."""

@@ -33,6 +33,10 @@ class Removal:
         self._is_forced = self._is_forced or force
         self._since = None  # it may wait again
 
+    def follow(self, crashed: "Removal") -> None:
+        """Answer those who wait for the one before."""
+        self._waiting_jobs, self._is_forced = [*crashed._waiting_jobs], crashed._is_forced
+
     def handle_answer(self, answer: Answered[Any]) -> None:
         """The clean-up was tried: with force, that is enough."""
         if isinstance(answer.question, ReleaseSource):

@@ -13,8 +13,8 @@ epoch and the last error (in ``ChangefeedInfo``); waits and histories live with 
 A *condition* (held tables, a silent source, a cause that has to pass) makes a running changefeed a ``warning`` for as
 long as it lasts.
 
-The epoch grows whenever the changefeed starts or stops running, so that what is left of the run before is refused
-everywhere.
+The epoch grows whenever the changefeed starts or stops running, or runs again after a crash of the owner's part of it
+(``owner.feed.crashes``), so that what is left of the run before is refused everywhere.
 """
 
 from collections import deque
@@ -65,6 +65,7 @@ class Trigger(StrEnum):
     WARN = "warning"
     PROGRESS = "progress"
     EXPIRE = "stopped too long"
+    CRASH = "owner's part crashed"
 
 
 #: (state, trigger) → state
@@ -78,6 +79,7 @@ TRANSITIONS: dict[tuple[FeedState, Trigger], FeedState] = {
             (Trigger.ERROR, FeedState.PENDING),
             (Trigger.FAIL, FeedState.FAILED),
             (Trigger.WARN, FeedState.WARNING),
+            (Trigger.CRASH, state),
         )
     },
     (FeedState.WARNING, Trigger.PROGRESS): FeedState.NORMAL,
@@ -136,7 +138,7 @@ def step(info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None =
     if after is None:
         raise JobRefusedError(f"changefeed {info.id} is {info.state}: {trigger} is not possible{_cure(info.state)}")
     changes: dict[str, object] = {"state": after}
-    if is_running(info.state) != is_running(after):
+    if is_running(info.state) != is_running(after) or trigger is Trigger.CRASH:
         changes["epoch"] = info.epoch + 1
     match trigger:
         case Trigger.ERROR | Trigger.FAIL | Trigger.EXPIRE:

@@ -30,7 +30,7 @@ from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log, WakeAt
 from reactor.errors import Scope
 from reactor.ids import TableSpan, Ts
-from reactor.questions import Answered, Ask
+from reactor.questions import UNDER_WAY, Answered, Ask
 from reactor.records.changefeed import FeedState, RunningError, TableRecord
 from reactor.records.held import HoldOrigin
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
@@ -175,7 +175,8 @@ class Repartitions:
                 return self._settle(facts, cut, under_way, answer.answer)
             why = answer.error.message if answer.error else "it said nothing"
             self.trouble[id] = why
-            self._ask_at[id] = now + _RETRY_S
+            is_under_way = answer.error is not None and answer.error.code == UNDER_WAY
+            self._ask_at[id] = now + (_ASK_AGAIN_S if is_under_way else _RETRY_S)
             self._note_failure(table, under_way.ts, why)
         if now < self._ask_at.get(id, now):
             return []

@@ -31,7 +31,7 @@ from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError, Scope
 from reactor.ids import Ts
-from reactor.questions import Answered, Ask
+from reactor.questions import UNDER_WAY, Answered, Ask
 from reactor.records.changefeed import DdlRecord, RunningError, SchemaChangeKind, TableChange, TableRecord, UnitRecord
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 
@@ -137,6 +137,9 @@ class SchemaChanges:
             if failure is None:
                 work.is_applied, work.retry_at = True, None
                 self.trouble.pop(ts, None)
+                continue
+            if failure.code == UNDER_WAY:
+                work.retry_at, self.trouble[ts] = now + _RETRY_MAX_S, failure.message
                 continue
             work.failures += 1
             work.retry_at = now + min(_RETRY_S * 2 ** (work.failures - 1), _RETRY_MAX_S)

@@ -19,6 +19,7 @@ from reactor.errors import WeirError
 from reactor.worker import EtcdWorker
 from tests.simulation.backend import known_loop, ordered_cancellation
 from tests.simulation.checks import Checks
+from tests.simulation.crashes import Crashes
 from tests.simulation.etcd import SeenEtcd
 from tests.simulation.loop import SimulationLoop, context_of
 from tests.simulation.network import Network
@@ -53,6 +54,7 @@ class World:
         self.etcd = SeenEtcd()
         self.network = Network(loop, self.chance("network"))
         self.checks = Checks(self)
+        self.crashes = Crashes(self, self.chance("crashes"))
         self.etcd.on_write = self.checks.on_write
         self.nodes: list[Node] = []
         #: a mapping, for its order: that of a set of tasks is not the same twice
@@ -180,6 +182,7 @@ def closed_world(world: World) -> Iterator[None]:
         stack.enter_context(known_loop(world.loop))
         stack.enter_context(mock.patch("uuid.uuid4", new_id))
         stack.enter_context(mock.patch.object(EtcdWorker, "_tick", _watched(EtcdWorker._tick, world)))
+        stack.enter_context(world.crashes.planted())
         for clock in _CLOCKS:
             stack.enter_context(mock.patch(clock, _clock_of(world)))
         yield

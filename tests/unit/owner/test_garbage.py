@@ -13,12 +13,10 @@ from capture.member.cluster_service import _view
 from capture.messaging import frames
 from owner import jobs, views
 from owner.feed.changefeed import Changefeed
-from owner.questions import ReleaseSource
 from owner.settings import BackoffSettings, OwnerSettings
 from reactor import keys
 from reactor.effects import Answer, Send
 from reactor.ids import MAX_TS, ChangefeedId
-from reactor.questions import Answered
 from reactor.records.changefeed import FeedState
 from tests.unit.owner.owner_build import FEED, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
@@ -233,14 +231,3 @@ def test_one_view_that_fails_takes_no_other_away(monkeypatch: pytest.MonkeyPatch
     assert found[OTHER].error is None
     assert found[FEED].blocked_by == "it cannot be shown (ZeroDivisionError: a bug); see the owner's log"
     assert found[FEED].checkpoint_ts == 200
-
-
-def test_an_outcome_that_cannot_be_taken_fails_its_changefeed(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = healthy()
-    monkeypatch.setattr(Changefeed, "handle_answer", lambda *_: 1 // 0)
-    cluster.jobs.append(Answered(FEED, ReleaseSource()))
-    cluster.step(3)
-    failed, other = cluster.info(FEED), cluster.info(OTHER)
-    assert failed.error is not None
-    assert failed.error.message.startswith("ZeroDivisionError")
-    assert other.state is FeedState.NORMAL

@@ -1,0 +1,125 @@
+"""Injected crashes: bugs in the actors of one changefeed, which must take nothing along and lose nothing.
+
+The next call of a method that handles something, on one machine and for one changefeed, raises what nobody foresaw:
+before it has done anything, or after it has done everything. Far enough apart for the restart budgets.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from agent.control.flusher import Flusher
+from agent.control.processor import Processor
+from agent.control.span_writer import SpanWriter
+from owner.feed.changefeed import Changefeed
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+#: budgets are five crashes a minute, and faults rage for less than half of one
+_APART_S = 5.0
+#: what is logged of a crash that is wanted says this
+INJECTED = "injected crash"
+
+#: method → whose crash it is. Coroutines first
+_ASYNC: tuple[tuple[type, str, str], ...] = (
+    (SpanWriter, "handle", "span"),
+    (SpanWriter, "_prepare", "span"),
+    (SpanWriter, "_run", "span"),
+    (SpanWriter, "_stop", "span"),
+    (SpanWriter, "_on_flushed", "span"),
+    (Flusher, "_flush", "processor"),
+    (Flusher, "handle", "processor"),
+    (Processor, "handle", "processor"),
+)
+_PLAIN: tuple[tuple[type, str, str], ...] = (
+    (Processor, "_on_moved", "processor"),
+    (Processor, "_prepare", "processor"),
+    (Changefeed, "tick", "owner"),
+    (Changefeed, "_judge", "owner"),
+    (Changefeed, "handle_answer", "owner"),
+)
+
+
+class InjectedCrash(Exception):
+    """What nobody foresaw."""
+
+
+@dataclass(slots=True)
+class _Wanted:
+    method: str
+    is_after: bool
+
+
+class Crashes:
+    """``strike`` wants the next crash; ``planted`` makes the methods look whether one is wanted."""
+
+    def __init__(self, world: "World", random: Random) -> None:
+        self._world = world
+        self._random = random
+        self._wanted: _Wanted | None = None
+        self._last_s = float("-inf")
+        self.count = 0
+
+    def strike(self) -> None:
+        if self._world.loop.time() - self._last_s < _APART_S:
+            return
+        owner, name, _ = self._random.choice([*_ASYNC, *_PLAIN])
+        self._wanted = _Wanted(f"{owner.__name__}.{name}", self._random.random() < 0.5)
+
+    def end(self) -> None:
+        self._wanted = None
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, _ in _ASYNC:
+                method = self._watched(owner, name)
+                stack.enter_context(mock.patch.object(owner, name, method))
+            for owner, name, _ in _PLAIN:
+                method = self._watched_plain(owner, name)
+                stack.enter_context(mock.patch.object(owner, name, method))
+            yield
+
+    def _watched(self, owner: type, name: str) -> Callable[..., Any]:
+        original, label = getattr(owner, name), f"{owner.__name__}.{name}"
+
+        async def watched(actor: Any, *args: Any, **kwargs: Any) -> Any:
+            wanted = self._take(label)
+            if wanted is not None and not wanted.is_after:
+                self._crash(label, wanted)
+            done = await original(actor, *args, **kwargs)
+            if wanted is not None:
+                self._crash(label, wanted)
+            return done
+
+        return watched
+
+    def _watched_plain(self, owner: type, name: str) -> Callable[..., Any]:
+        original, label = getattr(owner, name), f"{owner.__name__}.{name}"
+
+        def watched(actor: Any, *args: Any, **kwargs: Any) -> Any:
+            wanted = self._take(label)
+            if wanted is not None and not wanted.is_after:
+                self._crash(label, wanted)
+            done = original(actor, *args, **kwargs)
+            if wanted is not None:
+                self._crash(label, wanted)
+            return done
+
+        return watched
+
+    def _take(self, label: str) -> _Wanted | None:
+        wanted = self._wanted
+        if wanted is None or wanted.method != label:
+            return None
+        self._wanted, self._last_s = None, self._world.loop.time()
+        return wanted
+
+    def _crash(self, label: str, wanted: _Wanted) -> None:
+        self.count += 1
+        self._world.note(f"{INJECTED} {'after' if wanted.is_after else 'before'} {label}")
+        raise InjectedCrash(f"{INJECTED} of {label}")
