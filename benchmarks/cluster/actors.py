@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 import pykka
 
-from capture.actors.actor import ActorRef, ActorSystem
+from capture.actors.actor import ActorRef
+from capture.actors.system import ActorSystem
 
 _MAILBOX = 1024
 _SLICE = 20_000

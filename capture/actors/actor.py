@@ -21,8 +21,7 @@ Messages are handed over as they are, so they should be frozen values.
 
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import anyio
 import structlog
@@ -376,40 +375,3 @@ class Cell(Generic[M]):
         except BaseException:
             ask.fail(ActorDeadError(f"actor {self.name} ended while it answered; what was asked may be half done"))
             raise
-
-
-class ActorSystem:
-    """The root of a tree of actors: ``async with`` runs them; leaving waits until all have read their mailboxes.
-
-    A crash that no supervisor takes care of cancels everything and is raised where the system was entered: a system
-    that continues without one of its parts would look healthy and not be.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._group = anyio.create_task_group()
-        self._family = Family(self._group)
-
-    def spawn(self, actor: Actor[M], name: str, *, mailbox_size: int = MAILBOX_SIZE) -> ActorRef[M]:
-        return self.adopt(Cell(lambda: actor, f"{self.name}/{name}", mailbox_size=mailbox_size)).ref
-
-    def adopt(self, child: ChildT) -> ChildT:
-        """Run a supervisor, or anything else that runs, stops and closes."""
-        return self._family.adopt(child)
-
-    def stop(self, *, drain: bool = True) -> None:
-        self._family.stop(drain=drain)
-
-    async def __aenter__(self) -> Self:
-        await self._group.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        if error is None:
-            self.stop()
-        try:
-            return await self._group.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            raise root_cause(group) from None

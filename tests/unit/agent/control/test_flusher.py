@@ -11,7 +11,8 @@ from agent.control.flusher import Flusher, Join, Leave, Limits
 from agent.control.runtime import Flushed, FlushLimits, SpanFlushed, SpanPosition
 from agent.errors import JobError, SinkConfigError, SinkError, SinkFencedError, TableHeldError, TablePassingError
 from agent.running_error import running_error
-from capture.actors.actor import ActorRef, ActorSystem
+from capture.actors.actor import ActorRef
+from capture.actors.system import ActorSystem
 from reactor.errors import WeirError
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier

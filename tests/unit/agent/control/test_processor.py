@@ -14,7 +14,8 @@ from agent.control.processor import FromOwner, Input, Moved, Processor
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.control.span_writer import SpanWriter
 from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError, SinkError
-from capture.actors.actor import ActorRef, ActorSystem
+from capture.actors.actor import ActorRef
+from capture.actors.system import ActorSystem
 from reactor import keys
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import (

@@ -6,7 +6,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from capture.actors.actor import Actor, ActorRef, ActorSystem, Context
+from capture.actors.actor import Actor, ActorRef, Context
+from capture.actors.system import ActorSystem
 from capture.errors import ActorDeadError, AskTimeoutError, MailboxFullError
 from reactor.errors import NotOwnerError
 

@@ -4,8 +4,9 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from capture.actors.actor import Actor, ActorRef, ActorSystem, Context
+from capture.actors.actor import Actor, ActorRef, Context
 from capture.actors.supervision import Supervisor
+from capture.actors.system import ActorSystem
 from capture.errors import ActorDeadError
 from reactor.restarts import RestartBudget, RestartPolicy
 

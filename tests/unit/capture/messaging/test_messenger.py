@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from capture.actors.actor import ActorSystem
+from capture.actors.system import ActorSystem
 from capture.errors import (
     ConfigError,
     FrameTooLargeError,
