@@ -34,6 +34,10 @@ class NoOptions(BaseModel, extra="forbid"):
     """Of a URI that has none."""
 
 
+class NoSettings(BaseModel):
+    """Of a source that has none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
     """``summary``: one line for people. ``preload``: modules that Spark's daemon imports before it forks its workers;
@@ -56,12 +60,14 @@ class SinkPlugin(Plugin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlugin(Plugin):
-    """``dialect``: whose columns and events the tables' are. It is stored with them (``TableSchema.dialect``), and is
-    the name of an entry point of this plugin, by which it is found; ``reader`` reads them. ``log_files``: what ``log
-    inspect`` can read of the source's own log."""
+    """``settings``: those below [source] in a changefeed's configuration. ``dialect``: whose columns and events the
+    tables' are. It is stored with them (``TableSchema.dialect``), and is the name of an entry point of this plugin, by
+    which it is found; ``reader`` reads them. ``log_files``: what ``log inspect`` can read of the source's own log.
+    """
 
     dialect: str
     open: Callable[[str, Scope], Source]
+    settings: type[BaseModel] = NoSettings
     reader: Callable[[], Dialect]
     log_files: LogFiles | None = None
 

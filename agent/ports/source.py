@@ -7,9 +7,10 @@ after any failure, and raise ``SourceError``s: one line, cause and cure. Values 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
+from pydantic import BaseModel
 
 from agent.ports.executor import Executor
 from agent.ports.snapshot import DoneChunks, DumpOrder, DumpSession, Plan
@@ -18,6 +19,8 @@ from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SinkMode, TableRecord
+
+S = TypeVar("S", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,11 @@ class Scope:
     sink_mode: SinkMode
     config: ChangefeedConfig
     incarnation: str = ""
+
+    def settings(self, kind: type[S]) -> S:
+        """What the changefeed's configuration says below [source]. What the source does not know is left out: whoever
+        creates a changefeed is told of it (``agent.sources.registry.check_settings``)."""
+        return kind.model_validate(self.config.source_settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from pydantic import ValidationError
 
 from agent.errors import DecodeError, PluginError, SourceConfigError
 from agent.ports import plugin as plugins
@@ -20,6 +21,7 @@ from agent.ports.source import Position, Scope, Source
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import WrittenConversion
+from reactor.records.changefeed import ChangefeedConfig
 
 
 def open_source(uri: str, scope: Scope) -> Source:
@@ -32,6 +34,28 @@ def open_source(uri: str, scope: Scope) -> Source:
     except ValueError:
         raise SourceConfigError("the source URI is malformed; write postgresql://user:password@host:port/db") from None
     return _plugin(scheme).open(uri, scope)
+
+
+def check_settings(uri: str, config: ChangefeedConfig) -> None:
+    """What the configuration says below [source].
+
+    :raises SourceConfigError: the source that ``uri`` names has no such setting, or not with that value.
+    """
+    scheme = urlsplit(uri).scheme
+    kind = _plugin(scheme).settings
+    given = config.source_settings
+    if unknown := sorted(given.keys() - kind.model_fields.keys()):
+        known = ", ".join(sorted(kind.model_fields)).replace("_", "-")
+        there = f"it knows {known}" if known else "it has none"
+        raise SourceConfigError(
+            f"{scheme} has no setting {unknown[0].replace('_', '-')} ([source] of the configuration); {there}"
+        )
+    try:
+        kind.model_validate(given)
+    except ValidationError as error:
+        [wrong, *_] = error.errors(include_input=False, include_url=False)
+        name = ".".join(map(str, wrong["loc"])).replace("_", "-")
+        raise SourceConfigError(f"{name} below [source] of the configuration is wrong: {wrong['msg']}") from None
 
 
 def place_name(uri: str, log: Position) -> str:

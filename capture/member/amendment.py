@@ -9,6 +9,7 @@ back (a restored backup), as far as the log reaches.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent.sources.registry import check_settings
 from capture.api import port as views
 from capture.errors import JobRefusedError
 from owner import jobs
@@ -38,6 +39,8 @@ async def update(
     operations: OwnerJobs, data_plane: "DataPlane", info: ChangefeedInfo, asked: views.ChangefeedUpdate
 ) -> views.UpdateView:
     """:raises WeirError: the state does not allow it, or source or sink say why it cannot be."""
+    if asked.config is not None:
+        check_settings(asked.source_uri or info.source.masked, asked.config)
     source = _resealed(data_plane, info.source, asked.source_uri)
     sink = _resealed(data_plane, info.sink, asked.sink_uri)
     if info.state in _STANDING:

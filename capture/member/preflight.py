@@ -8,6 +8,7 @@ from agent.ports.sink import Sink
 from agent.ports.source import Scope, Source
 from agent.sinks import open_sink
 from agent.sources import open_source
+from agent.sources.registry import check_settings
 from capture.api.port import ChangefeedSpec
 from capture.errors import ConfigError
 from capture.security.secrets import resolve
@@ -30,7 +31,9 @@ def check_first(spec: ChangefeedSpec, cluster_id: str) -> tuple[str, ...]:
         )
     sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
     scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)
-    source = open_source(resolve(spec.source_uri), scope)
+    source_uri = resolve(spec.source_uri)
+    check_settings(source_uri, spec.config)
+    source = open_source(source_uri, scope)
     _check_bounds(spec)
     events.check_words(spec.config.filter)
     found = source.check()

@@ -15,6 +15,7 @@ from owner.progress.units import goes_on
 from owner.tables import repartition
 from reactor.ids import Ts
 from reactor.records.changefeed import (
+    STORED_FLAT,
     ChangefeedConfig,
     ChangefeedInfo,
     ChangefeedStatus,
@@ -29,7 +30,14 @@ UPDATABLE = (FeedState.STOPPED, FeedState.FAILED)
 REWINDABLE = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
 
 #: keys of the configuration that count only until the tables are known
-_SETTLED_BY_SNAPSHOT = ("filter.rules", "force_replicate", "slot", "publication", "dump_chunk_rows")
+_SETTLED_BY_SNAPSHOT = (
+    "filter.rules",
+    "force_replicate",
+    "source",
+    "source.slot",
+    "source.publication",
+    "dump_chunk_rows",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +168,10 @@ def _settings(config: ChangefeedConfig) -> Iterator[tuple[str, str]]:
         value = getattr(config, name)
         if isinstance(value, FilterConfig):
             yield "filter.rules", ", ".join(value.rules)
+        elif name in STORED_FLAT:
+            yield f"source.{name}", _shown(value)
+        elif isinstance(value, dict):
+            yield name, ", ".join(f"{key} = {_shown(item)}" for key, item in sorted(value.items()))
         else:
             yield name, _shown(value)
 

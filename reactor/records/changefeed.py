@@ -4,9 +4,10 @@ What all records have in common is ``reactor.records.base``'s.
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId, Ts
@@ -126,19 +127,25 @@ class FilterConfig(UserConfig):
 NO_FILTER = FilterConfig()
 
 
+#: one setting of a source
+Setting = bool | int | float | str
+
+#: settings of a source that lie among the others in what is stored
+STORED_FLAT = ("slot", "publication", "zero_dates", "unlogged_cascades")
+
+
 class ChangefeedConfig(UserConfig):
     """What a user may set in the changefeed's TOML file. Unknown keys are refused, with their names."""
 
     filter: FilterConfig = FilterConfig()
     #: take tables without a key too: they are appended to, never updated
     force_replicate: bool = False
-    #: PostgreSQL: the replication slot and publication; empty = weir_{cluster}_{changefeed}_…, made and dropped by Weir
+    #: what only the source knows, by its own names (see ``source_settings``)
+    source: dict[str, Setting] = later({})
+    #: of these the ones that v0.1.0 looks for here: users write them below [source] too, see the sources' plugins
     slot: str = ""
     publication: str = ""
-    #: MySQL: dates that no calendar has (0000-00-00) become NULL, end the changefeed, or make the column a string
     zero_dates: Literal["null", "strict", "string"] = "null"
-    #: MySQL, MariaDB: tables whose rows foreign keys delete or change without a word in the log are refused when a
-    #: changefeed is created, and held when they come later; or taken, with such rows as they were
     unlogged_cascades: Literal["refuse", "accept"] = later("refuse")
     #: rows in one dumped chunk
     dump_chunk_rows: Annotated[int, Field(ge=1_000, le=10_000_000)] = 250_000
@@ -158,6 +165,25 @@ class ChangefeedConfig(UserConfig):
     #: split tables of more than twice ``split_rows`` rows, for several captures to share
     split_large_tables: bool = False
     split_rows: Annotated[int, Field(ge=1_000, le=COUNT_MAX)] = 5_000_000
+
+    @model_validator(mode="before")
+    @classmethod
+    def _place_settings(cls, data: Any) -> Any:
+        """Settings of the source that v0.1.0 knows go where it looks for them."""
+        if not isinstance(data, dict) or not isinstance(given := data.get("source"), dict):
+            return data
+        placed = {name: value for name, value in given.items() if name in STORED_FLAT}
+        for name, value in placed.items():
+            if data.get(name, value) != value:
+                raise PydanticCustomError("twice", "{name} is set below [source] and outside of it", {"name": name})
+        return {**data, **placed, "source": {name: given[name] for name in given.keys() - placed.keys()}}
+
+    @property
+    def source_settings(self) -> dict[str, Setting]:
+        """The settings of the source that somebody has changed, wherever they are stored."""
+        flat: dict[str, Setting] = {name: getattr(self, name) for name in STORED_FLAT}
+        fields = type(self).model_fields
+        return {name: value for name, value in flat.items() if value != fields[name].default} | self.source
 
 
 class ChangefeedInfo(Record):

@@ -15,6 +15,7 @@ from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import Conversion
 from agent.sources.mysql.dialect import DIALECT
+from agent.sources.mysql.settings import MysqlSettings
 
 
 class MysqlDialect:
@@ -87,6 +88,7 @@ PLUGIN = SourcePlugin(
     schemes=("mysql", "mariadb"),
     dialect=DIALECT,
     open=_open,
+    settings=MysqlSettings,
     reader=MysqlDialect,
     log_files=BINLOG,
     preload=("agent.sources.mysql.decode.decode",),  # with its kernels: 0.3 s in every worker otherwise

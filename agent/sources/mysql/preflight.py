@@ -231,7 +231,8 @@ def _check_cascades(connection: Connection, tables: Sequence[tuple[str, str]], *
     rules = " ".join(f"!{name}" for name in found)
     raise TableIneligibleError(
         f"{these} such a foreign key, and {what}; give it no action and have statements change these rows, or leave "
-        f'out by filter rules {rules}, or set unlogged-cascades = "accept" if such rows may stay as they were'
+        f'out by filter rules {rules}, or set unlogged-cascades = "accept" below [source] if such rows may stay '
+        "as they were"
     )
 
 

@@ -16,6 +16,7 @@ from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.identity import read_identity
 from agent.sources.mysql.server.tables import find_tables
 from agent.sources.mysql.server.uri import parse_uri
+from agent.sources.mysql.settings import MysqlSettings
 from agent.sources.mysql.snapshot.dump import MysqlDumper
 from agent.sources.mysql.snapshot.rows import MysqlSnapshot
 from agent.sources.mysql.starts import check_unchanged, start_position
@@ -33,7 +34,8 @@ class MysqlSource:
     def __init__(self, uri: str, scope: Scope) -> None:
         self._uri, self._target = uri, parse_uri(uri)
         self._scope = scope
-        self._zero_dates = ZeroDates(scope.config.zero_dates)
+        self._settings = scope.settings(MysqlSettings)
+        self._zero_dates = ZeroDates(self._settings.zero_dates)
 
     @property
     def numbers_readers(self) -> bool:
@@ -44,7 +46,7 @@ class MysqlSource:
         return MysqlDumper(self._uri, zero_dates=self._zero_dates)
 
     def check(self) -> SourceReport:
-        return self._check(accepts_cascades=self._scope.config.unlogged_cascades == "accept")
+        return self._check(accepts_cascades=self._settings.unlogged_cascades == "accept")
 
     def discover(self) -> SourceReport:
         """Changefeeds of v0.1.0 were created over tables with cascades, and continue as they were."""

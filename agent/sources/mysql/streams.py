@@ -29,6 +29,7 @@ from agent.sources.mysql.server.cascades import logs_cascades
 from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collation, read_schemas
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.uri import Target
+from agent.sources.mysql.settings import MysqlSettings
 from reactor.records.changefeed import DdlRecord, SinkMode
 
 #: in the words of event filters
@@ -42,6 +43,8 @@ class MysqlStreams:
         self._target = target
         self._order = order
         self._scope = scope
+        self._settings = scope.settings(MysqlSettings)
+        self._zero_dates = ZeroDates(self._settings.zero_dates)
         self._rolled_back = RolledBack()
 
     def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> "MysqlStream":
@@ -58,7 +61,7 @@ class MysqlStreams:
     ) -> BinlogStream:
         known = KnownTables(
             known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts).values(),
-            zero_dates=ZeroDates(self._scope.config.zero_dates),
+            zero_dates=self._zero_dates,
             is_mariadb=connection.is_mariadb,
         )
         position = SourcePosition.from_json(at.text) if at.text else position_at(connection, at.ts)
@@ -96,12 +99,12 @@ class MysqlStreams:
             takes=lambda table: is_free or bool(table.key),
             look=self._look,
             ignores_rename=lambda name, statement: rules_for(config.filter, *name).ignores_ddl(_RENAME, statement),
-            zero_dates=ZeroDates(config.zero_dates),
+            zero_dates=self._zero_dates,
             is_mariadb=connection.is_mariadb,
             time_zone=str(time_zone),
             folds_names=folding == "1",
             collation_of=self._collation_of,
-            logs_cascades=config.unlogged_cascades == "accept" or logs_cascades(connection),
+            logs_cascades=self._settings.unlogged_cascades == "accept" or logs_cascades(connection),
         )
 
     def _collation_of(self, database: str) -> int:
@@ -112,7 +115,7 @@ class MysqlStreams:
         """The stream's own connection cannot answer questions."""
         with connect(self._target) as connection:
             try:
-                found = read_schemas(connection, [name], zero_dates=ZeroDates(self._scope.config.zero_dates))
+                found = read_schemas(connection, [name], zero_dates=self._zero_dates)
             except SourceConfigError:
                 return None  # it is gone, or of a type that only its rows would be refused for
         return found[table_id(*name)]

@@ -11,6 +11,7 @@ from agent.ports.source import Position, Scope, Source
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import WrittenConversion
+from agent.sources.postgres.settings import PostgresSettings
 
 
 class PostgresDialect:
@@ -63,6 +64,7 @@ PLUGIN = SourcePlugin(
     schemes=("postgresql", "postgres"),
     dialect="postgresql",
     open=_open,
+    settings=PostgresSettings,
     reader=PostgresDialect,
     preload=("agent.sources.postgres.decode.decode",),
 )

@@ -118,7 +118,8 @@ def _check_rights(connection: Connection, tables: Sequence[TableRecord], new_pub
         if new_publication and owns != "t":
             raise SourceAuthError(
                 f"role {user} does not own {table}, so it cannot publish it; let its owner run CREATE PUBLICATION "
-                f'{new_publication} FOR TABLE {table}, and set publication = "{new_publication}" in --config'
+                f'{new_publication} FOR TABLE {table}, and set publication = "{new_publication}" below [source] in '
+                "--config"
             )
     if new_publication:
         [[may_create]] = connection.query("SELECT has_database_privilege(current_database(), 'CREATE')")

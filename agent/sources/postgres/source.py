@@ -18,6 +18,7 @@ from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.terms import AllTerms, read_terms, refuse_unsent
 from agent.sources.postgres.server.uri import parse_uri
 from agent.sources.postgres.snapshot import survivors
+from agent.sources.postgres.settings import PostgresSettings
 from agent.sources.postgres.snapshot.dump import PostgresDumper
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
 from agent.sources.postgres.snapshot.rows import read_table, session
@@ -35,11 +36,12 @@ class PostgresSource:
     def __init__(self, uri: str, scope: Scope) -> None:
         self._uri = uri
         self._scope = scope
+        settings = scope.settings(PostgresSettings)
         self._names = slots.names_for(
             scope.cluster,
             scope.changefeed,
-            slot=scope.config.slot,
-            publication=scope.config.publication,
+            slot=settings.slot,
+            publication=settings.publication,
             incarnation=scope.incarnation,
         )
 

@@ -1,11 +1,14 @@
 """Settings: where they come from, and what the user reads when one is wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from capture.config import load_changefeed_config, load_server_settings
 from capture.errors import ConfigError
+from reactor.records.changefeed import ChangefeedConfig
+from reactor.records.formats import needed_by
 
 
 @pytest.fixture
@@ -89,8 +92,31 @@ def test_a_changefeed_file_is_read(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content", ['slot = "s"\nzero-dates = "string"', '[source]\nslot = "s"\nzero-dates = "string"']
+)
+def test_settings_of_a_source_are_stored_as_v0_1_0_did_wherever_they_are_written(file: Path, content: str) -> None:
+    file.write_text(content)
+    config = load_changefeed_config(file)
+    assert config.source_settings == {"slot": "s", "zero_dates": "string"}
+    stored = json.loads(config.encode())
+    assert (stored["slot"], stored["zero_dates"], "source" in stored) == ("s", "string", False)
+    assert ChangefeedConfig.decode(config.encode(), key="k") == config
+
+
+def test_settings_of_a_source_that_nobody_here_knows_are_kept_for_its_plugin(file: Path) -> None:
+    file.write_text('[source]\nmax-depth = 3\nstrict = true\nslot = "s"')
+    config = load_changefeed_config(file)
+    assert config.source_settings == {"max_depth": 3, "strict": True, "slot": "s"}
+    assert ChangefeedConfig.decode(config.encode(), key="k") == config
+    assert needed_by(config) == {"source": 2}
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
+        ('slot = "a"\n[source]\nslot = "b"', r"slot is set below \[source\] and outside of it"),
+        ('[source]\nzero-dates = "never"', r"'zero-dates' in .*: input should be 'null', 'strict' or 'string'"),
+        ("[source]\ntables = [1]", r"'source.tables.*' in .*: input should be"),
         ("force-replicat = true", r"unknown key 'force-replicat' in .*; did you mean 'force-replicate'\?"),
         ("[filter]\nrule = []", r"unknown key 'filter.rule' in .*; did you mean 'rules'\?"),
         ('[filter]\nrules = "a.*"', r"'filter.rules' in .*: must be a list; correct its value"),

@@ -20,7 +20,7 @@ from agent.sources.mysql.decode.types import FieldType, Kind
 _SRID_BYTES = 4
 _UUID_BYTES, _INET4_BYTES, _INET6_BYTES = 16, 4, 16
 _NO_MEMBERS = "the members of an enum or set are not known; set binlog_row_metadata=FULL on the server"
-_BAD_DATE = "a date that no calendar has; repair it, or set zero-dates to null or string"
+_BAD_DATE = "a date that no calendar has; repair it, or set zero-dates below [source] to null or string"
 
 
 @dataclass(frozen=True, slots=True)

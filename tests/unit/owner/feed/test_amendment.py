@@ -142,6 +142,7 @@ def test_targets_come_and_go_but_never_behind_the_checkpoint() -> None:
         ChangefeedConfig(force_replicate=True),
         ChangefeedConfig(slot="other"),
         ChangefeedConfig(publication="other"),
+        ChangefeedConfig(source={"depth": 3}),
         ChangefeedConfig(dump_chunk_rows=1_000),
     ],
 )

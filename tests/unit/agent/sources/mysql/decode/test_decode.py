@@ -252,7 +252,7 @@ _CALENDAR = {
 def test_dates_that_no_calendar_has_follow_the_rule(column: Column, raw: bytes, shown: str) -> None:
     assert _value(column, raw) is None
     assert _value(column, raw, ZeroDates.STRING) == shown
-    with pytest.raises(DecodeError, match=r"no calendar has; repair it, or set zero-dates to null or string, at"):
+    with pytest.raises(DecodeError, match=r"no calendar has; repair it, or set zero-dates below .source. to null"):
         _value(column, raw, ZeroDates.STRICT)
 
 

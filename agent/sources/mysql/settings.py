@@ -1,0 +1,17 @@
+"""MySQL settings: what a changefeed's configuration may say below [source]."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class MysqlSettings(BaseModel):
+    zero_dates: Literal["null", "strict", "string"] = Field(
+        "null",
+        description="dates that no calendar has (0000-00-00) become NULL, hold the table, or make the column a string",
+    )
+    unlogged_cascades: Literal["refuse", "accept"] = Field(
+        "refuse",
+        description="tables whose rows foreign keys change without a word in the log are refused (held, where they "
+        "come later), or taken with such rows as they were",
+    )

@@ -1,0 +1,10 @@
+"""PostgreSQL settings: what a changefeed's configuration may say below [source]."""
+
+from pydantic import BaseModel, Field
+
+
+class PostgresSettings(BaseModel):
+    """An empty name is weir_{cluster}_{changefeed}_…, which Weir makes and drops."""
+
+    slot: str = Field("", description="name of the replication slot; empty: one that Weir makes")
+    publication: str = Field("", description="name of an existing publication; empty: one that Weir makes")
