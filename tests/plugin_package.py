@@ -3,9 +3,15 @@
 from pathlib import Path
 
 SINK = """
+from agent.ports.capabilities import Capabilities, Guarantee
 from agent.ports.plugin import SinkPlugin
 
-PLUGIN = SinkPlugin(summary="a toy", schemes=("{scheme}",), open=lambda uri, scope: (uri, scope))
+PLUGIN = SinkPlugin(
+    summary="a toy",
+    schemes=("{scheme}",),
+    open=lambda uri, scope: (uri, scope),
+    capabilities=Capabilities(guarantee=Guarantee.NONE),
+)
 """
 
 

@@ -14,15 +14,18 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pydantic import BaseModel
 
 from agent.errors import PluginError
-from agent.ports.dialect import Dialect
-from agent.ports.log_files import LogFiles
-from agent.ports.sink import Sink, SinkScope, SinkUri
-from agent.ports.source import Scope, Source
+from agent.ports.capabilities import Capabilities
+
+if TYPE_CHECKING:  # the ports' modules import more than it takes to say which plugins there are
+    from agent.ports.dialect import Dialect
+    from agent.ports.log_files import LogFiles
+    from agent.ports.sink import Sink, SinkScope, SinkUri
+    from agent.ports.source import Scope, Source
 
 SINKS: Final = "weir.sinks"
 SOURCES: Final = "weir.sources"
@@ -54,7 +57,8 @@ class Plugin:
 class SinkPlugin(Plugin):
     """``options``: those of the URI, checked before ``open``, which imports the heavy modules inside."""
 
-    open: Callable[[SinkUri, SinkScope], Sink]
+    open: "Callable[[SinkUri, SinkScope], Sink]"
+    capabilities: Capabilities
     options: type[BaseModel] = NoOptions
 
 
@@ -66,10 +70,10 @@ class SourcePlugin(Plugin):
     """
 
     dialect: str
-    open: Callable[[str, Scope], Source]
+    open: "Callable[[str, Scope], Source]"
     settings: type[BaseModel] = NoSettings
-    reader: Callable[[], Dialect]
-    log_files: LogFiles | None = None
+    reader: "Callable[[], Dialect]"
+    log_files: "LogFiles | None" = None
 
 
 P = TypeVar("P", bound=Plugin)

@@ -223,6 +223,22 @@ def diff(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False)
     return 0 if equal else 1
 
 
+@app.command()
+def sinks(json: Json = False) -> None:
+    """The sinks that are installed here: guarantees, options of their URIs, and why one cannot be used."""
+    from capture.cli import plugins
+
+    plugins.show_sinks(json=json)
+
+
+@app.command()
+def sources(json: Json = False) -> None:
+    """The sources that are installed here: their settings in a changefeed's file, and why one cannot be used."""
+    from capture.cli import plugins
+
+    plugins.show_sources(json=json)
+
+
 @log_app.command("inspect")
 def inspect(
     file: Annotated[str, typer.Argument(help="A segment of the change log (path or URI), or a binlog file.")],

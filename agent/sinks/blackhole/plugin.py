@@ -1,5 +1,6 @@
 """Blackhole plugin: a sink that counts and keeps nothing."""
 
+from agent.ports.capabilities import Capabilities, Guarantee
 from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
 
@@ -11,5 +12,8 @@ def _open(uri: SinkUri, scope: SinkScope) -> Sink:
 
 
 PLUGIN = SinkPlugin(
-    summary="nothing is kept; for measuring what is in front of a sink", schemes=("blackhole",), open=_open
+    summary="nothing is kept; for measuring what is in front of a sink",
+    schemes=("blackhole",),
+    open=_open,
+    capabilities=Capabilities(guarantee=Guarantee.NONE, alters=True, splits=True),
 )

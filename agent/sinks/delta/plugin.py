@@ -1,5 +1,6 @@
 """Delta plugin: tables of a Delta Lake, in directories or buckets."""
 
+from agent.ports.capabilities import Capabilities, Guarantee
 from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
 from agent.sinks.delta.options import DeltaOptions
@@ -15,6 +16,7 @@ PLUGIN = SinkPlugin(
     summary="Delta tables, one for each source table",
     schemes=("delta+file", "delta+s3"),
     open=_open,
+    capabilities=Capabilities(guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True),
     options=DeltaOptions,
     preload=("deltalake", "agent.sinks.delta.sink"),
 )

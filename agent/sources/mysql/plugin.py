@@ -1,21 +1,25 @@
 """MySQL plugin: MySQL and MariaDB, by their binlogs."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from agent.errors import SourceError
 from agent.ports.log_files import LogFiles, LoggedEvent
 from agent.ports.plugin import SourcePlugin
-from agent.ports.snapshot import Chunks
-from agent.ports.source import Position, Scope, Source
-from agent.rows.changes import Changes
-from agent.rows.schema import TableSchema
-from agent.rows.schema_change import Conversion
 from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.settings import MysqlSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from agent.ports.snapshot import Chunks
+    from agent.ports.source import Position, Scope, Source
+    from agent.rows.changes import Changes
+    from agent.rows.schema import TableSchema
+    from agent.rows.schema_change import Conversion
 
 
 class MysqlDialect:

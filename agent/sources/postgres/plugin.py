@@ -1,17 +1,21 @@
 """PostgreSQL plugin: PostgreSQL, by logical replication."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from __future__ import annotations
 
-import pyarrow as pa
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from agent.ports.plugin import SourcePlugin
-from agent.ports.snapshot import Chunks
-from agent.ports.source import Position, Scope, Source
-from agent.rows.changes import Changes
-from agent.rows.schema import TableSchema
-from agent.rows.schema_change import WrittenConversion
 from agent.sources.postgres.settings import PostgresSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from agent.ports.snapshot import Chunks
+    from agent.ports.source import Position, Scope, Source
+    from agent.rows.changes import Changes
+    from agent.rows.schema import TableSchema
+    from agent.rows.schema_change import WrittenConversion
 
 
 class PostgresDialect:
