@@ -15,7 +15,6 @@ from owner.progress.units import goes_on
 from owner.tables import repartition
 from reactor.ids import Ts
 from reactor.records.changefeed import (
-    STORED_FLAT,
     ChangefeedConfig,
     ChangefeedInfo,
     ChangefeedStatus,
@@ -24,6 +23,7 @@ from reactor.records.changefeed import (
     Mode,
     SealedUri,
 )
+from reactor.records.source_settings import STORED_FLAT
 
 #: ``finished`` does not run either, but what has finished can only be looked at again, or continue in another mode
 UPDATABLE = (FeedState.STOPPED, FeedState.FAILED)

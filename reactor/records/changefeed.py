@@ -7,11 +7,12 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.records import source_settings
 from reactor.records.base import COUNT_MAX, CommitTs, Count, Estimate, Record, StoredTs, TableId, UserConfig, later
+from reactor.records.source_settings import STORED_FLAT, Setting
 
 
 class FeedState(StrEnum):
@@ -127,13 +128,6 @@ class FilterConfig(UserConfig):
 NO_FILTER = FilterConfig()
 
 
-#: one setting of a source
-Setting = bool | int | float | str
-
-#: settings of a source that lie among the others in what is stored
-STORED_FLAT = ("slot", "publication", "zero_dates", "unlogged_cascades")
-
-
 class ChangefeedConfig(UserConfig):
     """What a user may set in the changefeed's TOML file. Unknown keys are refused, with their names."""
 
@@ -169,14 +163,7 @@ class ChangefeedConfig(UserConfig):
     @model_validator(mode="before")
     @classmethod
     def _place_settings(cls, data: Any) -> Any:
-        """Settings of the source that v0.1.0 knows go where it looks for them."""
-        if not isinstance(data, dict) or not isinstance(given := data.get("source"), dict):
-            return data
-        placed = {name: value for name, value in given.items() if name in STORED_FLAT}
-        for name, value in placed.items():
-            if data.get(name, value) != value:
-                raise PydanticCustomError("twice", "{name} is set below [source] and outside of it", {"name": name})
-        return {**data, **placed, "source": {name: given[name] for name in given.keys() - placed.keys()}}
+        return source_settings.placed(data)
 
     @property
     def source_settings(self) -> dict[str, Setting]:
