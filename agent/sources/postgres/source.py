@@ -17,8 +17,8 @@ from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.terms import AllTerms, read_terms, refuse_unsent
 from agent.sources.postgres.server.uri import parse_uri
-from agent.sources.postgres.snapshot import survivors
 from agent.sources.postgres.settings import PostgresSettings
+from agent.sources.postgres.snapshot import survivors
 from agent.sources.postgres.snapshot.dump import PostgresDumper
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
 from agent.sources.postgres.snapshot.rows import read_table, session
