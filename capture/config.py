@@ -191,13 +191,14 @@ def _unknown_keys(model: type[BaseModel], data: Mapping[str, Any]) -> Iterator[t
 def _readable(error: ValidationError, *, where: str) -> ConfigError:
     first = error.errors(include_input=False, include_url=False)[0]
     key = _written([str(part) for part in first["loc"]])
+    subject = f"{key!r} in {where}" if key else where
     text = _WORDS.get(str(first["type"]), str(first["msg"]).removeprefix("Value error, "))
-    return ConfigError(f"{key!r} in {where}: {text[:1].lower() + text[1:]}; correct its value")
+    return ConfigError(f"{subject}: {text[:1].lower() + text[1:]}; correct its value")
 
 
 def _written(path: Sequence[str]) -> str:
     """A key as files have it, with hyphens; Spark's settings are spelt by Spark."""
-    return ".".join(path if path[0] == "spark" else (part.replace("_", "-") for part in path))
+    return ".".join(path if path and path[0] == "spark" else (part.replace("_", "-") for part in path))
 
 
 def _variable(name: str) -> str:
