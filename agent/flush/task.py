@@ -85,7 +85,7 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
     """
     rules = events.rules_for(task.filter, task.table.schema_name, task.table.name)
     for schema, batch, clock in _joined(_batches(task)):
-        changes = clock.told(decode(schema, batch, task.table.key))
+        changes = clock.with_times(decode(schema, batch, task.table.key))
         if task.change:
             changes = conform(changes, task.change, keeps_gone=task.sink_mode is SinkMode.CHANGELOG)
         _refuse_incomplete_moves(changes, task)
@@ -102,7 +102,7 @@ class _Clock:
     last_ts: tuple[int, ...]
     commit_times: tuple[float, ...]
 
-    def told(self, changes: Changes) -> Changes:
+    def with_times(self, changes: Changes) -> Changes:
         if len(self.last_ts) == 1:
             return replace(changes, commit_time=self.commit_times[0])
         times = np.array(self.commit_times)[np.searchsorted(self.last_ts, changes.commit_ts)]

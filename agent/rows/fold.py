@@ -65,7 +65,7 @@ def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
     parts, is_truncated = after_truncate(parts)
     if not parts:
         return NetChanges(pa.table({}), pa.table({}), is_truncated=is_truncated, is_insert_only=True)
-    rows = Rows.gather(parts, key)
+    rows = Rows.of_parts(parts, key)
     events = _Events.of(rows, key)
     last = events.last_of_key()
     stays = last[~events.is_delete[last]]

@@ -95,9 +95,9 @@ def fill_from_before(part: Changes, rows: Mask | None = None) -> Changes:
         full &= rows
     after, unchanged = part.after, {}
     for name, mask in part.unchanged.items():
-        told = mask & full
-        if told.any():
-            column = pc.if_else(pa.array(told), part.before.column(name), after.column(name))
+        is_in_before = mask & full
+        if is_in_before.any():
+            column = pc.if_else(pa.array(is_in_before), part.before.column(name), after.column(name))
             after = after.set_column(after.schema.get_field_index(name), after.schema.field(name), column)
         if (mask & ~full).any():
             unchanged[name] = mask & ~full

@@ -43,7 +43,7 @@ class Rows:
     left_out: dict[str, Mask]
 
     @classmethod
-    def gather(cls, parts: Sequence[Changes], key: Sequence[str]) -> "Rows":
+    def of_parts(cls, parts: Sequence[Changes], key: Sequence[str]) -> "Rows":
         parts = [fill_from_before(part) for part in parts]
         schema = _widest_schema(parts)
         before = [_before_keys(part, key) for part in parts]

@@ -180,9 +180,9 @@ class DeltaSink:
                 "this one begins when that one is renamed or dropped, or when what lies there is moved away"
             )
         if recorded != table.start_ts:
-            stands = "is split" if recorded == delta_table.RETIRED else f"is at {recorded}"
+            position = "is split" if recorded == delta_table.RETIRED else f"is at {recorded}"
             raise TableForeignError(
-                f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it {stands}, "
+                f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it {position}, "
                 f"this one starts at {table.start_ts}); remove it or choose another sink directory"
             )
         return True

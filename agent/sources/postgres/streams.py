@@ -22,7 +22,7 @@ from agent.sources.postgres.publication.truncations import Truncations
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
-from agent.sources.postgres.stream.catalog_lookup import Look, has_untold, look_at
+from agent.sources.postgres.stream.catalog_lookup import Look, has_unknown_fills, look_at
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
 from agent.sources.postgres.stream.stream import ReplicationStream
@@ -130,7 +130,11 @@ class PostgresStreams:
     def _tracker(self) -> SchemaTracker:
         wants = self._wants()
         return SchemaTracker(
-            self._known, wants=wants.named, takes=wants.takes, look=self._look, has_untold=self._has_untold
+            self._known,
+            wants=wants.named,
+            takes=wants.takes,
+            look=self._look,
+            has_unknown_fills=self._has_unknown_fills,
         )
 
     def _look(self, table_id: int) -> Look:
@@ -138,9 +142,9 @@ class PostgresStreams:
         with connect(self._uri) as session:
             return look_at(session, table_id)
 
-    def _has_untold(self, table_id: int, columns: Collection[str]) -> bool:
+    def _has_unknown_fills(self, table_id: int, columns: Collection[str]) -> bool:
         with connect(self._uri) as session:
-            return has_untold(session, table_id, columns)
+            return has_unknown_fills(session, table_id, columns)
 
     def _resolve(self, resolver: TypeResolver, declared: TableSchema, *, binary: bool) -> TableSchema:
         try:

@@ -71,10 +71,10 @@ def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
         if delta_table.committed_ts(table, writer.changefeed, TableSpan(table_id)) is None:
             return
         if not is_applied(table, writer, table_id, change.ts):
-            told = json.loads(table.metadata().description)
-            told[delta_table.OWNER]["dropped"] = int(change.ts)
+            description = json.loads(table.metadata().description)
+            description[delta_table.OWNER]["dropped"] = int(change.ts)
             table.alter.set_table_description(
-                json.dumps(told), commit_properties=_record(table, writer, table_id, change.ts)
+                json.dumps(description), commit_properties=_record(table, writer, table_id, change.ts)
             )
 
     commit.with_retries(place, attempt)

@@ -30,8 +30,8 @@ def encode(positions: Positions) -> dict[str, Any]:
     """The descriptor of a vector; ``positions`` rise, and none is twice."""
     bitmap = _bitmap(positions)
     text = _base85(bitmap + bytes(-len(bitmap) % 4))
-    told = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(bitmap), "cardinality": len(positions)}
-    return told
+    descriptor = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(bitmap), "cardinality": len(positions)}
+    return descriptor
 
 
 def decode(descriptor: dict[str, Any]) -> Positions | None:

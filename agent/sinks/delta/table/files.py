@@ -60,9 +60,9 @@ class DataFile:
 
     def add(self, *, is_change: bool = True) -> dict[str, Any]:
         """As a line of the table's log. ``is_change``: there are rows in it that the table did not have."""
-        told: dict[str, Any] = {"path": self.path, "partitionValues": {}, "size": self.bytes}
-        told |= {"modificationTime": int(time.time() * 1000), "dataChange": is_change, "stats": self.stats}
-        return {"add": told}
+        fields: dict[str, Any] = {"path": self.path, "partitionValues": {}, "size": self.bytes}
+        fields |= {"modificationTime": int(time.time() * 1000), "dataChange": is_change, "stats": self.stats}
+        return {"add": fields}
 
     def add_action(self) -> AddAction:
         return AddAction(self.path, self.bytes, {}, int(time.time() * 1000), True, self.stats)

@@ -34,33 +34,33 @@ class Commit:
     actions: Sequence[Mapping[str, Any]]
 
     def of(self, *kinds: str) -> Iterable[tuple[str, Action]]:
-        return ((kind, told) for action in self.actions for kind, told in action.items() if kind in kinds)
+        return ((kind, fields) for action in self.actions for kind, fields in action.items() if kind in kinds)
 
     @property
     def is_ours(self) -> bool:
         """Also if a version of before has made it."""
-        if any(told["appId"] == SEEN for _, told in self.of("txn")):
-            return any(told["appId"] == SEEN and told["version"] == self.version for _, told in self.of("txn"))
-        writers = {told.get("engineInfo") for _, told in self.of("commitInfo")}
+        if any(fields["appId"] == SEEN for _, fields in self.of("txn")):
+            return any(fields["appId"] == SEEN and fields["version"] == self.version for _, fields in self.of("txn"))
+        writers = {fields.get("engineInfo") for _, fields in self.of("commitInfo")}
         return "weir" in writers or (self.moves_records and self.operation in ("WRITE", "MERGE"))
 
     @property
     def operation(self) -> str:
-        return next((str(told.get("operation", "")) for _, told in self.of("commitInfo")), "") or "a commit"
+        return next((str(fields.get("operation", "")) for _, fields in self.of("commitInfo")), "") or "a commit"
 
     @property
     def writer(self) -> str:
         """In parentheses, where it says who it is."""
-        found = next((str(told.get("engineInfo") or "") for _, told in self.of("commitInfo")), "")
+        found = next((str(fields.get("engineInfo") or "") for _, fields in self.of("commitInfo")), "")
         return f" ({found[:60]})" if found.isprintable() and found else ""
 
     @property
     def moves_records(self) -> bool:
-        return any(told["appId"].startswith(f"{OWNER}/") for _, told in self.of("txn"))
+        return any(fields["appId"].startswith(f"{OWNER}/") for _, fields in self.of("txn"))
 
     @property
     def changes_data(self) -> bool:
-        return any(told.get("dataChange", True) for _, told in self.of("add", "remove"))
+        return any(fields.get("dataChange", True) for _, fields in self.of("add", "remove"))
 
     @property
     def may_change(self) -> bool:
@@ -126,8 +126,8 @@ def _first_bad(commits: Sequence[Commit]) -> Commit | None:
     files = _files_before(commits)
     good, bad = [dict(files)], None
     for commit in commits:
-        for kind, told in _in_order(commit):
-            files[told["path"]] = _rows(told) if kind == "add" else None
+        for kind, fields in _in_order(commit):
+            files[fields["path"]] = _rows(fields) if kind == "add" else None
         if files in good:
             bad = None
         elif bad is None and not commit.changes_data:
@@ -141,8 +141,8 @@ def _files_before(commits: Sequence[Commit]) -> dict[str, object]:
     """Of the files that they name: which rows of each were gone; None where it was not there."""
     files: dict[str, object] = {}
     for commit in commits:
-        for kind, told in _in_order(commit):
-            files.setdefault(told["path"], _rows(told) if kind == "remove" else None)
+        for kind, fields in _in_order(commit):
+            files.setdefault(fields["path"], _rows(fields) if kind == "remove" else None)
     return files
 
 
@@ -151,9 +151,9 @@ def _in_order(commit: Commit) -> list[tuple[str, Action]]:
     return sorted(commit.of("add", "remove"), key=lambda item: item[0] != "remove")
 
 
-def _rows(told: Action) -> object:
+def _rows(fields: Action) -> object:
     """Which of a file's rows are gone."""
-    vector = told.get("deletionVector") or {}
+    vector = fields.get("deletionVector") or {}
     return {name: value for name, value in vector.items() if value is not None}
 
 

@@ -74,9 +74,14 @@ class LiveFile:
 
     def remove(self, *, is_change: bool = True) -> Action:
         """``is_change``: its rows are not all in what is added with it."""
-        told = {"path": self.path, "deletionTimestamp": now_ms(), "dataChange": is_change, "extendedFileMetadata": True}
-        told |= {"partitionValues": {}, "size": self.size}
-        return {"remove": told | ({} if self.vector is None else {"deletionVector": self.vector})}
+        fields = {
+            "path": self.path,
+            "deletionTimestamp": now_ms(),
+            "dataChange": is_change,
+            "extendedFileMetadata": True,
+        }
+        fields |= {"partitionValues": {}, "size": self.size}
+        return {"remove": fields | ({} if self.vector is None else {"deletionVector": self.vector})}
 
 
 class TableLog:
@@ -164,12 +169,12 @@ class TableLog:
         if not self.is_plain:
             raise CommitFailedError("the table is another one now")
         version = self.version + 1
-        told = {"timestamp": now_ms(), "operation": operation, "operationParameters": {}, "engineInfo": "weir"}
+        fields = {"timestamp": now_ms(), "operation": operation, "operationParameters": {}, "engineInfo": "weir"}
         recorded = [
             {"txn": {"appId": name, "version": number, "lastUpdated": now_ms()}}
             for name, number in sorted({**(records or {}), SEEN: version}.items())
         ]
-        lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": told}, *actions, *recorded)]
+        lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": fields}, *actions, *recorded)]
         scratch = os.path.join(self._directory, f"_commit_{uuid4().hex}.json.tmp")
         try:
             with open(scratch, "x") as file:
@@ -242,19 +247,19 @@ class TableLog:
         self._seen = self._stat()
 
     def _take(self, actions: Sequence[Action]) -> None:
-        for kind, told in sorted((item for action in actions for item in action.items()), key=_removes_first):
+        for kind, fields in sorted((item for action in actions for item in action.items()), key=_removes_first):
             match kind:
                 case "protocol":
-                    self._protocol = told
+                    self._protocol = fields
                 case "metaData":
-                    self._metadata = told
+                    self._metadata = fields
                     self._fitting = set()
                 case "txn":
-                    self._records[told["appId"]] = told["version"]
+                    self._records[fields["appId"]] = fields["version"]
                 case "remove":
-                    self.files.pop(told["path"], None)
+                    self.files.pop(fields["path"], None)
                 case "add":
-                    self.files[told["path"]] = LiveFile(_without_nulls(told))
+                    self.files[fields["path"]] = LiveFile(_without_nulls(fields))
 
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:
@@ -266,9 +271,9 @@ def _removes_first(item: tuple[str, Any]) -> bool:
     return item[0] != "remove"
 
 
-def _without_nulls(told: Action) -> Action:
-    vector = told.get("deletionVector")
-    kept = {name: value for name, value in told.items() if value is not None}
+def _without_nulls(fields: Action) -> Action:
+    vector = fields.get("deletionVector")
+    kept = {name: value for name, value in fields.items() if value is not None}
     return kept if vector is None else kept | {"deletionVector": {n: v for n, v in vector.items() if v is not None}}
 
 

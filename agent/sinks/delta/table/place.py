@@ -141,8 +141,8 @@ class TableOwner:
     def of(cls, table: DeltaTable) -> "TableOwner | None":
         """None when the table is not Weir's."""
         try:
-            told = json.loads(table.metadata().description)[OWNER]
-            return cls(told["changefeed"], SinkMode(told["mode"]))
+            named = json.loads(table.metadata().description)[OWNER]
+            return cls(named["changefeed"], SinkMode(named["mode"]))
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -238,8 +238,8 @@ def commit_properties(table: DeltaTable, records: Mapping[str, int]) -> CommitPr
 
 def _properties(version: int, records: Mapping[str, int]) -> CommitProperties:
     versions = {**records, SEEN: version}
-    told = [Transaction(name, number) for name, number in sorted(versions.items())]
-    return CommitProperties(app_transactions=told, max_commit_retries=0)
+    transactions = [Transaction(name, number) for name, number in sorted(versions.items())]
+    return CommitProperties(app_transactions=transactions, max_commit_retries=0)
 
 
 def new_records(tasks: Sequence[FlushTask]) -> dict[str, int]:

@@ -259,8 +259,8 @@ def places(stored: pa.Table, wanted: pa.Table) -> Positions:
 def _thinner(item: _Thinned) -> Action:
     """The same file, with fewer rows."""
     stats = json.loads(item.file.add.get("stats") or "{}") | {"numRecords": item.rows, "tightBounds": False}
-    told = {"stats": json.dumps(stats), "deletionVector": deletion_vectors.encode(item.gone)}
-    return {"add": item.file.add | told | {"modificationTime": delta_log.now_ms(), "dataChange": True}}
+    fields = {"stats": json.dumps(stats), "deletionVector": deletion_vectors.encode(item.gone)}
+    return {"add": item.file.add | fields | {"modificationTime": delta_log.now_ms(), "dataChange": True}}
 
 
 def write_rows(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterable[pa.Table]) -> DataFile | None:

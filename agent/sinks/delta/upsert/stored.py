@@ -145,9 +145,9 @@ def refuse_missing(upserts: pa.Table, kept: Mapping[str, Mask], is_missing: Mask
     [key] = upserts.select(list(table.key)).slice(at[0], 1).to_pylist()
     name = f"{table.schema_name}.{table.name}"
     columns = ", ".join(column for column, mask in kept.items() if mask[at[0]])
-    told = ", ".join(f"{column}={value!r}" for column, value in key.items())[:200]
+    row = ", ".join(f"{column}={value!r}" for column, value in key.items())[:200]
     raise LeftOutValueError(
-        f"an update of {name} left out {columns}, and the sink has no row of {told} to take it from (an event filter, "
+        f"an update of {name} left out {columns}, and the sink has no row of {row} to take it from (an event filter, "
         "mode incremental or an earlier loss has kept it away); let the source log whole rows (REPLICA IDENTITY FULL, "
         f"binlog_row_image=FULL), leave the table out by a filter rule !{name}, and create a changefeed for it alone"
     )

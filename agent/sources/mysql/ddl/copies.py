@@ -54,14 +54,14 @@ class Copies:
         self.by_name[new] = replace(shadow, schema=replace(shadow.schema, schema_name=new[0], name=new[1]))
         return True
 
-    def alter(self, name: Name, schema: TableSchema, columns: Columns, untold: Collection[str]) -> bool:
+    def alter(self, name: Name, schema: TableSchema, columns: Columns, unknown_fills: Collection[str]) -> bool:
         """Whether it is one."""
         shadow = self.by_name.get(name)
         if shadow is not None:
             moved = {old: new for new, old in columns.renames.items()}
-            kept = tuple(moved.get(column, column) for column in shadow.untold if column not in columns.added)
+            kept = tuple(moved.get(column, column) for column in shadow.unknown_fills if column not in columns.added)
             composed = shadows.composed(shadow.columns, columns)
-            self.by_name[name] = replace(shadow, schema=schema, columns=composed, untold=(*kept, *untold))
+            self.by_name[name] = replace(shadow, schema=schema, columns=composed, unknown_fills=(*kept, *unknown_fills))
         return shadow is not None
 
     def doubt(self, name: Name, reason: str) -> None:
@@ -129,9 +129,9 @@ class Copies:
         return None
 
 
-def by_name(before: TableSchema, after: TableSchema, told: Columns = NOTHING) -> Columns:
+def by_name(before: TableSchema, after: TableSchema, stated: Columns = NOTHING) -> Columns:
     """Columns of one name are the same, unless set otherwise."""
-    columns, names = shadows.limited(told, after), {column.name for column in before.columns}
+    columns, names = shadows.limited(stated, after), {column.name for column in before.columns}
     known = names - set(columns.renames.values()) | set(columns.renames)
     added = [column.name for column in after.columns if column.name not in known or column.name in columns.added]
     return replace(columns, added=tuple(added))

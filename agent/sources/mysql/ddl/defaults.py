@@ -28,12 +28,12 @@ from agent.sources.mysql.values.implicit import BYTES, NAMED_ZERO, ZERO, implici
 from agent.sources.mysql.values.session import Session
 
 
-class _Untold(Enum):
-    UNTOLD = "untold"
+class _UnknownFill(Enum):
+    UNKNOWN_FILL = "unknown"
 
 
 #: it is in no statement
-UNTOLD: Final = _Untold.UNTOLD
+UNKNOWN_FILL: Final = _UnknownFill.UNKNOWN_FILL
 
 _GENERATED: Final = (
     exp.AutoIncrementColumnConstraint,
@@ -48,7 +48,7 @@ _NUMBERS: Final = types.NUMERIC_TYPES | {FieldType.BIT}
 
 def of_new_column(
     definition: exp.ColumnDef, column: Column, session: Session, *, is_mariadb: bool
-) -> str | _Untold | None:
+) -> str | _UnknownFill | None:
     """In text as ``fills`` reads it; None is NULL. ``session``: of the statement."""
     kind = definition.args.get("kind")
     default, is_generated = None, isinstance(kind, exp.DataType) and kind.this is exp.DataType.Type.SERIAL
@@ -58,7 +58,7 @@ def of_new_column(
         elif isinstance(constraint.kind, _GENERATED):
             is_generated = True
     if is_generated:
-        return UNTOLD
+        return UNKNOWN_FILL
     if default is None or isinstance(default, exp.Null):
         return _implicit(column) if is_required(definition) else None
     while isinstance(default, exp.Paren):
@@ -70,10 +70,10 @@ def of_new_column(
     try:
         value = constants.value_of(default, column)
         if value is None:
-            return UNTOLD if is_required(definition) else None
+            return UNKNOWN_FILL if is_required(definition) else None
         return _stored(value, column, RetypeTerms(is_mariadb, session.sql_mode, session.time_zone))
     except (constants.NotConstantError, UnfitError, DecodeError, ArithmeticError):
-        return UNTOLD
+        return UNKNOWN_FILL
 
 
 def is_required(definition: exp.ColumnDef) -> bool:
@@ -83,40 +83,40 @@ def is_required(definition: exp.ColumnDef) -> bool:
     return any(isinstance(kind, wanted) and not kind.args.get("allow_null") for kind in kinds)
 
 
-def _implicit(column: Column) -> str | _Untold:
+def _implicit(column: Column) -> str | _UnknownFill:
     text = implicit_text(column)
-    return UNTOLD if text is None else text
+    return UNKNOWN_FILL if text is None else text
 
 
-def _now(default: exp.Expr, column: Column, session: Session) -> str | _Untold:
+def _now(default: exp.Expr, column: Column, session: Session) -> str | _UnknownFill:
     if column.type_id not in (FieldType.TIMESTAMP2, FieldType.DATETIME2):
-        return UNTOLD
+        return UNKNOWN_FILL
     asked = default.expressions[0] if default.expressions else default.this
     digits = int(asked.name) if isinstance(asked, exp.Literal) else column.modifier
     now = session.now(min(digits, column.modifier))
     zone = UTC if column.type_id == FieldType.TIMESTAMP2 else session.zone
     if now is None or zone is None:
-        return UNTOLD
+        return UNKNOWN_FILL
     return now.astimezone(zone).replace(tzinfo=None).isoformat(sep=" ")
 
 
-def _today(column: Column, session: Session) -> str | _Untold:
+def _today(column: Column, session: Session) -> str | _UnknownFill:
     now = session.now(0)
     if now is None or session.zone is None or column.type_id not in (FieldType.DATE, FieldType.DATETIME2):
-        return UNTOLD
+        return UNKNOWN_FILL
     return now.astimezone(session.zone).date().isoformat()
 
 
-def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _Untold:
+def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
     """A constant as the column takes it in."""
     if isinstance(value, bytes) and column.type_id in _NUMBERS:
         value = constants.number_of_bytes(value)
     if column.type_id in _MOMENTS:
         return _moment(value, column, terms)
     if column.type_name in NAMED_ZERO:
-        return value if isinstance(value, str) else UNTOLD
+        return value if isinstance(value, str) else UNKNOWN_FILL
     if column.type_id in (FieldType.JSON, FieldType.GEOMETRY, FieldType.VECTOR):
-        return UNTOLD
+        return UNKNOWN_FILL
     if column.type_id == FieldType.BIT and isinstance(value, str):
         value = constants.number_of_bytes(value.encode())
     if column.type_id == FieldType.ENUM and isinstance(value, int):
@@ -126,12 +126,12 @@ def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str |
     return _converted(value, column, terms)
 
 
-def _converted(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _Untold:
+def _converted(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
     """As a column of the constant's own type would be converted."""
     source = constants.source_of(value)
     found = conversion(source, column, replace(terms, zero_dates=ZeroDates.STRING))
     if isinstance(found, Refused):
-        return UNTOLD
+        return UNKNOWN_FILL
     arrow = types.arrow_type(source)
     values = pa.array([f"{value:f}" if arrow == pa.string() and isinstance(value, Decimal) else value], arrow)
     [stored] = (found.convert(values) if found else values).to_pylist()
@@ -145,26 +145,26 @@ def _converted(value: constants.Value, column: Column, terms: RetypeTerms) -> st
     return str(stored)
 
 
-def _moment(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _Untold:
+def _moment(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
     """Numbers are read like texts, but for 0."""
     if value == 0 and column.type_id != FieldType.TIME2:
         return ZERO[FieldType(column.type_id)]
     if isinstance(value, (bytes, float)):
-        return UNTOLD
+        return UNKNOWN_FILL
     text = f"{value:f}" if isinstance(value, Decimal) else str(value)
     if (moments.parse_time if column.type_id == FieldType.TIME2 else moments.parse)(text) is None:
-        return UNTOLD
+        return UNKNOWN_FILL
     if column.type_id in (*_FRACTIONAL, FieldType.DATE) and moments.is_finer(text, column.modifier):
         return _converted(text, column, terms)
     return _in_utc(text, terms) if column.type_id == FieldType.TIMESTAMP2 else text
 
 
-def _in_utc(text: str, terms: RetypeTerms) -> str | _Untold:
+def _in_utc(text: str, terms: RetypeTerms) -> str | _UnknownFill:
     """A text of a ``timestamp`` is a moment of the session's time zone."""
     parts = moments.parse(text)
     moment = moments.moment_of(parts) if parts else None
     if moment is None:
         return text
     if terms.zone is None:
-        return UNTOLD
+        return UNKNOWN_FILL
     return moment.replace(tzinfo=terms.zone).astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")

@@ -249,9 +249,9 @@ class Interpreter:
             self._begin_empty(name, schema, ts)
             return
         columns = shadow.columns if shadow else by_name(table.schema, schema)
-        untold = shadow.untold if shadow else columns.added
+        unknown_fills = shadow.unknown_fills if shadow else columns.added
         self._put(table, schema, shadows.limited(columns, schema), RetypeTerms(self._server.is_mariadb))
-        if doubt := self._doubt(schema, shadow, untold, table.schema):
+        if doubt := self._doubt(schema, shadow, unknown_fills, table.schema):
             self._hold(name, doubt)
 
     def _begin_empty(self, name: Name, schema: TableSchema, ts: Ts) -> None:
@@ -260,20 +260,22 @@ class Interpreter:
         self._changes.begin(table)
         self._known.put_new(table)
 
-    def _doubt(self, schema: TableSchema, shadow: Shadow | None, untold: Iterable[str], before: TableSchema) -> str:
+    def _doubt(
+        self, schema: TableSchema, shadow: Shadow | None, unknown_fills: Iterable[str], before: TableSchema
+    ) -> str:
         """Why rows of a copy may be others than those of its table."""
         if shadow is not None and shadow.doubt:
             return shadow.doubt
         names = {column.name for column in schema.columns}
         origins = {column.name for column in before.columns}
         columns = shadow.columns if shadow else Columns()
-        told = {*columns.added, *columns.renames, *origins}
-        unknown = sorted((names - told) | ({*untold} & names))
-        return _untold(unknown) if unknown else ""
+        explained = {*columns.added, *columns.renames, *origins}
+        unknown = sorted((names - explained) | ({*unknown_fills} & names))
+        return _unknown_fills_reason(unknown) if unknown else ""
 
     def _alter(self, edit: Altered, event: DdlEvent) -> None:
         columns = Columns(edit.renames, edit.added, edit.fills, edit.required)
-        if self._copies.alter(edit.table, edit.schema, columns, edit.untold):
+        if self._copies.alter(edit.table, edit.schema, columns, edit.unknown_fills):
             return
         table = self._known.by_name[edit.table]
         if table.is_held:
@@ -281,8 +283,8 @@ class Interpreter:
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has one"
         self._put(table, schema, columns, self._terms(event))
-        if edit.untold and not self._known.is_empty(table.record.table_id):
-            self._hold(edit.table, _untold(edit.untold))
+        if edit.unknown_fills and not self._known.is_empty(table.record.table_id):
+            self._hold(edit.table, _unknown_fills_reason(edit.unknown_fills))
 
     def _unfollow(self, edit: Unfollowed) -> None:
         if self._is_harmless(edit.reason):
@@ -335,14 +337,14 @@ class Interpreter:
         record = table.record.with_(key=key_of(table.record.key, schema.key))
         self._changes.put(KnownTable(record, self._ours(schema, record)), columns, terms)
 
-    def _exact(self, name: Name, told: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:
+    def _exact(self, name: Name, stated: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:
         """The server's definition, if it is what the statement leaves; or the statement's."""
         found = self._server.look(name)
-        if told is None:
+        if stated is None:
             return found
-        if found is None or not is_like(found, told, asks_key=asks_key):
-            return told
-        return replace(found, collation=told.collation or found.collation)
+        if found is None or not is_like(found, stated, asks_key=asks_key):
+            return stated
+        return replace(found, collation=stated.collation or found.collation)
 
     def _ours(self, schema: TableSchema, record: TableRecord) -> TableSchema:
         named = replace(schema, schema_name=record.schema_name, name=record.name)
@@ -363,7 +365,7 @@ def _line(name: Name, reason: str) -> str:
     return f"{'.'.join(name)}: {reason}; {CURE}"
 
 
-def _untold(columns: Iterable[str]) -> str:
+def _unknown_fills_reason(columns: Iterable[str]) -> str:
     return f"what older rows hold in the new column {', '.join(columns)} is in no statement"
 
 

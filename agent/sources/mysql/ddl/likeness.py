@@ -10,13 +10,13 @@ from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping import texts
 
 
-def is_open(before: TableSchema, after: TableSchema, columns: Columns, told: Iterable[str]) -> bool:
+def is_open(before: TableSchema, after: TableSchema, columns: Columns, declared: Iterable[str]) -> bool:
     """Whether what became of the values is not plain to see: a column is new, or of another definition."""
     old = {column.name: column for column in before.columns}
     for column in after.columns:
         origin = old.get(columns.renames.get(column.name, column.name))
         if column.name in columns.added:
-            if column.name not in told:
+            if column.name not in declared:
                 return True
         elif origin is None or replace(origin, name=column.name, is_key=column.is_key) != column:
             return True
@@ -27,14 +27,16 @@ def key_of(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
     return before if set(before) == set(after) else after
 
 
-def is_like(found: TableSchema, told: TableSchema, *, asks_key: bool) -> bool:
+def is_like(found: TableSchema, declared: TableSchema, *, asks_key: bool) -> bool:
     """The same columns, as far as the statement tells them, and the same key."""
-    shapes = [[_told(column, is_sure=told.collation != 0) for column in schema.columns] for schema in (found, told)]
-    is_same_key = asks_key or not told.key or set(found.key) == set(told.key)
+    shapes = [
+        [_shape(column, is_sure=declared.collation != 0) for column in schema.columns] for schema in (found, declared)
+    ]
+    is_same_key = asks_key or not declared.key or set(found.key) == set(declared.key)
     return shapes[0] == shapes[1] and is_same_key
 
 
-def _told(column: Column, *, is_sure: bool) -> tuple[object, ...]:
+def _shape(column: Column, *, is_sure: bool) -> tuple[object, ...]:
     """What a statement tells of a column for sure: its character set only where that of the table is known."""
     is_short = column.type_id in (FieldType.STRING, FieldType.VARCHAR)
     length = texts.length_max(column) if is_short else column.modifier

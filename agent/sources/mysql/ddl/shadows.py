@@ -43,12 +43,13 @@ NOTHING: Final = Columns()
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A copy as it has become. ``columns``: how they belong to those of the table that it was made like. ``untold``:
-    new columns whose values in old rows are unknown. ``doubt``: why its rows may differ from the table's."""
+    """A copy as it has become. ``columns``: how they belong to those of the table that it was made like.
+    ``unknown_fills``: new columns whose values in old rows are not known. ``doubt``: why its rows may differ from those
+    of the table."""
 
     schema: TableSchema
     columns: Columns = NOTHING
-    untold: tuple[str, ...] = ()
+    unknown_fills: tuple[str, ...] = ()
     doubt: str = ""
 
 

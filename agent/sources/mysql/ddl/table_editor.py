@@ -1,7 +1,7 @@
 """Table editor: applies the parts of one ALTER TABLE or CREATE TABLE, and gives the columns that result. Pure.
 
 What existing rows hold in a new column is its constant default, the implicit one of a NOT NULL column, or NULL;
-a default that is not one value for all rows is *untold*.
+a default that is not one value for all rows is not known (``unknown_fills``).
 """
 
 from collections.abc import Callable, Sequence
@@ -48,8 +48,8 @@ class _Item:
 
 
 class TableEditor:
-    """Starts from ``schema``. ``untold``: new columns whose values in existing rows nobody can tell;
-    ``asks_key``: the statement does not tell which key is left.
+    """Starts from ``schema``. ``unknown_fills``: new columns whose values in existing rows are not known;
+    ``asks_key``: the statement does not say which key is left.
 
     All parts of one statement speak of the columns as they were before it, so that two may swap their names; only
     places (``AFTER``) and keys go by new names.
@@ -67,7 +67,7 @@ class TableEditor:
         self._converts = False
         self._fills: dict[str, str] = {}
         self._required: set[str] = set()
-        self.untold: tuple[str, ...] = ()
+        self.unknown_fills: tuple[str, ...] = ()
         self.asks_key = False
         #: it has a unique key with a hidden column from here on
         self.has_hash = False
@@ -197,8 +197,8 @@ class TableEditor:
         text = defaults.of_new_column(definition, column, self._around.session, is_mariadb=self._around.is_mariadb)
         if text is None:
             return
-        if text is defaults.UNTOLD:
-            self.untold = (*self.untold, column.name)
+        if text is defaults.UNKNOWN_FILL:
+            self.unknown_fills = (*self.unknown_fills, column.name)
         else:
             self._fills[column.name] = str(text)
 

@@ -28,7 +28,7 @@ def readable(schema: TableSchema, event: bytes) -> tuple[TableSchema, bytes]:
     if event[0] in _COMPRESSED:
         event = inflated(event)
     if event[0] == wire.PARTIAL_UPDATE:
-        event = partial.whole_update(schema, event, tells_changes=True)
+        event = partial.whole_update(schema, event, lists_changes=True)
     schema = replace(schema, columns=tuple(map(_column, schema.columns)))
     return _without_gaps(schema, event) if event[0] in _INSERTS else (schema, event)
 

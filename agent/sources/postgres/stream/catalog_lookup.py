@@ -1,10 +1,10 @@
 """Catalog lookup: finds what the stream does not say of a changed table (column numbers, key, new columns' values).
 
-``ADD COLUMN … DEFAULT`` writes no row: what the existing rows now hold is in the catalog alone, until
-something rewrites the table. From then on only the default itself tells it, if that is a constant (and was not set to
-another one since) and the column may not be NULL: one that may be can have got its default later than its rows. Where
-the default is not one value for all rows (``random()``, a sequence), what they hold is written nowhere: ``untold`` has
-those columns, and those that may be NULL, which hold their default or NULL.
+``ADD COLUMN … DEFAULT`` writes no row: what the existing rows now hold is in the catalog alone, until something
+rewrites the table. From then on it is known only from the default, if that is a constant (and was not set to another
+one since) and the column is NOT NULL: a nullable one may have got its default later than its rows. Where the default is
+not one value for all rows (``random()``, a sequence), what they hold is written nowhere: ``unknown_fills`` has those
+columns, and nullable ones, which hold their default or NULL.
 """
 
 import re
@@ -58,7 +58,7 @@ _CONSTANT: Final = re.compile(
 class Look:
     """A table in the catalog of today, and its name; ``is_there`` False when it is gone.
 
-    ``fills``: column → what rows without a value of it hold, in text. ``untold``: perhaps not NULL in them, but
+    ``fills``: column → what rows without a value of it hold, in text. ``unknown_fills``: perhaps not NULL in them, but
     not known. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
     """
 
@@ -67,7 +67,7 @@ class Look:
     name: str = ""
     places: dict[str, int] = field(default_factory=dict)
     fills: dict[str, str] = field(default_factory=dict)
-    untold: frozenset[str] = frozenset()
+    unknown_fills: frozenset[str] = frozenset()
     key: tuple[str, ...] = ()
     types: dict[str, int] = field(default_factory=dict)
 
@@ -78,7 +78,7 @@ class Look:
             self,
             places={name: place for name, place in self.places.items() if name in alike},
             fills={name: value for name, value in self.fills.items() if name in alike},
-            untold=self.untold & alike,
+            unknown_fills=self.unknown_fills & alike,
         )
 
 
@@ -100,13 +100,13 @@ def look_at(connection: Connection, table_id: int) -> Look:
         name=str(name),
         places={str(row[0]): int(row[1] or 0) for row in rows},
         fills=fills,
-        untold=frozenset(str(row[0]) for row in rows if (row[4] == "t" or row[5]) and str(row[0]) not in fills),
+        unknown_fills=frozenset(str(row[0]) for row in rows if (row[4] == "t" or row[5]) and str(row[0]) not in fills),
         key=key_of(connection, table_id),
         types=_types(connection, {str(row[0]): int(row[7] or 0) for row in rows}),
     )
 
 
-def has_untold(connection: Connection, table_id: int, columns: Collection[str]) -> bool:
+def has_unknown_fills(connection: Connection, table_id: int, columns: Collection[str]) -> bool:
     """Whether rows that are in the stream without these columns may hold something in them: rows that are as old as the
     columns, or not younger than what has last changed those. Also where that cannot be seen in time."""
     connection.query(f"SET lock_timeout = {_LOCK_MS}; SET statement_timeout = {_SCAN_MS}")

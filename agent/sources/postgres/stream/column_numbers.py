@@ -22,8 +22,8 @@ def placed(known: TableSchema, declared: TableSchema, catalog: Mapping[str, int]
     """``declared`` with its columns' numbers. ``catalog``: those of today, by name."""
     today = [catalog.get(column.name, 0) for column in declared.columns]
     numbers = _by_name(known, declared, today)
-    if not _is_in_order(numbers) and _is_in_order(told := _completed(known, today)):
-        numbers = told
+    if not _is_in_order(numbers) and _is_in_order(inferred := _completed(known, today)):
+        numbers = inferred
     columns = (replace(column, place=place) for column, place in zip(declared.columns, numbers, strict=True))
     return replace(declared, columns=tuple(columns))
 

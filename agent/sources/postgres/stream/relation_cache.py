@@ -26,8 +26,8 @@ _log = structlog.get_logger()
 
 class SchemaTracker:
     """``known`` is taken over and kept up to date. ``wants``: whether a new table is, by schema and name; ``takes``:
-    whether it can be replicated. ``look`` asks the catalog, ``has_untold`` the table, for what older rows hold in new
-    columns."""
+    whether it can be replicated. ``look`` asks the catalog, ``has_unknown_fills`` the table, what older rows hold in
+    new columns."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class SchemaTracker:
         wants: Callable[[str, str], bool],
         takes: Callable[[TableRecord], bool],
         look: Callable[[int], Look],
-        has_untold: Callable[[int, Collection[str]], bool],
+        has_unknown_fills: Callable[[int, Collection[str]], bool],
     ) -> None:
         self.known = known
         self._wants = wants
         self._takes = takes
         self._look = look
-        self._has_untold = has_untold
+        self._has_unknown_fills = has_unknown_fills
         self._refused: set[int] = set()
         #: tables as they were before the transaction that changes them, and what it has made of them
         self._before: dict[tuple[Ts, int], KnownTable | None] = {}
@@ -141,9 +141,9 @@ class SchemaTracker:
         before = self._before[ts, table_id]
         change = _change(before, after, look)
         if before is not None and change is not None:
-            untold = sorted(look.untold & set(change.added))
-            if untold and self._has_untold(table_id, untold):
-                change = _hold(before.record, untold[0])
+            unknown_fills = sorted(look.unknown_fills & set(change.added))
+            if unknown_fills and self._has_unknown_fills(table_id, unknown_fills):
+                change = _hold(before.record, unknown_fills[0])
         self._changes.setdefault(ts, {})[table_id] = change
 
 

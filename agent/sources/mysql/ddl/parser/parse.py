@@ -57,16 +57,16 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """``schema``: afterwards, under its old name. ``renames``: new column → old; ``untold``: new columns whose values
-    in existing rows nobody can tell. ``asks_key``: by which key the server goes now, only it can tell.
-    ``required``: columns that it says NOT NULL of."""
+    """``schema``: afterwards, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
+    values in existing rows are not known. ``asks_key``: only the server can say by which key it goes now. ``required``:
+    columns that it declares NOT NULL."""
 
     table: Name
     schema: TableSchema
     renames: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     fills: Mapping[str, str] = field(default_factory=dict)
-    untold: tuple[str, ...] = ()
+    unknown_fills: tuple[str, ...] = ()
     asks_key: bool = False
     required: frozenset[str] = frozenset()
 
@@ -338,7 +338,7 @@ def _of_editor(table: Name, editor: TableEditor) -> Altered:
         columns.renames,
         columns.added,
         columns.fills,
-        editor.untold,
+        editor.unknown_fills,
         asks_key=editor.asks_key,
         required=columns.required,
     )
@@ -347,7 +347,7 @@ def _of_editor(table: Name, editor: TableEditor) -> Altered:
 def _certain(editor: TableEditor) -> Columns:
     """Without new columns whose values nobody can tell."""
     columns = editor.columns()
-    return replace(columns, added=tuple(name for name in columns.added if name not in editor.untold))
+    return replace(columns, added=tuple(name for name in columns.added if name not in editor.unknown_fills))
 
 
 def _end(cursor: Cursor) -> None:

@@ -47,8 +47,8 @@ class _Layout:
         return cls(widths, tuple(column.type_id == FieldType.JSON for column in schema.columns))
 
 
-def whole_update(schema: TableSchema, event: bytes, *, tells_changes: bool = False) -> bytes:
-    """``tells_changes``: where the log lacks a document, a list of its changes takes its place.
+def whole_update(schema: TableSchema, event: bytes, *, lists_changes: bool = False) -> bytes:
+    """``lists_changes``: where the log lacks a document, a list of its changes takes its place.
 
     :raises ValueError: it is damaged, or the log lacks a document. (IndexError too.)
     """
@@ -64,7 +64,7 @@ def whole_update(schema: TableSchema, event: bytes, *, tells_changes: bool = Fal
         start = at
         before, at = _values(event, at, before_has, layout)
         parts.append(event[start:at])
-        change = partial(_changed, tells_changes=tells_changes)
+        change = partial(_changed, lists_changes=lists_changes)
         after, at = _after_image(event, at, after_has, layout, before, change)
         parts.append(after)
     return b"".join(parts)
@@ -108,10 +108,10 @@ def _after_image(
     return b"".join(image), at
 
 
-def _changed(before: bytes | None, changes: bytes, width: int, *, tells_changes: bool) -> bytes:
+def _changed(before: bytes | None, changes: bytes, width: int, *, lists_changes: bool) -> bytes:
     """``width``: of the length before a document."""
-    if before is None and tells_changes:
-        return _with_length(_told(changes[width:]), width)
+    if before is None and lists_changes:
+        return _with_length(_listed(changes[width:]), width)
     if before is None:
         raise ValueError(_NO_DOCUMENT)
     document = binary.parse(before[width:])
@@ -125,15 +125,15 @@ def _with_length(document: Node, width: int) -> bytes:
     return len(text).to_bytes(width, "little") + text
 
 
-def _told(changes: bytes) -> Node:
+def _listed(data: bytes) -> Node:
     """As a document of its own."""
-    told: list[Node] = []
+    changes: list[Node] = []
     at = 0
-    while at < len(changes):
-        operation, path, value, at = _change_at(changes, at)
+    while at < len(data):
+        operation, path, value, at = _change_at(data, at)
         change: dict[str, Node] = {"op": binary.quoted(_WORDS[operation]), "path": binary.quoted(path)}
-        told.append(change if value is None else {**change, "value": value})
-    return told
+        changes.append(change if value is None else {**change, "value": value})
+    return changes
 
 
 def _changes(data: bytes) -> Iterator[tuple[int, list[str | int], Node | None]]:

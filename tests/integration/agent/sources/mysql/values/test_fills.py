@@ -116,11 +116,11 @@ def _parsed(server: EmbeddedMariaDB, database: str, statement: str, known: Table
 
 
 def is_known(found: Added) -> bool:
-    return isinstance(found.edit, ddl.Altered) and found.name not in found.edit.untold
+    return isinstance(found.edit, ddl.Altered) and found.name not in found.edit.unknown_fills
 
 
 def wrong(found: Added) -> list[str]:
-    if not isinstance(found.edit, ddl.Altered) or found.name in found.edit.untold:
+    if not isinstance(found.edit, ddl.Altered) or found.name in found.edit.unknown_fills:
         return []
     text = found.edit.fills.get(found.name)
     value = None if text is None else fill_value(found.schema, found.name, text).as_py()

@@ -13,7 +13,7 @@ from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
-from agent.sources.postgres.stream.catalog_lookup import has_untold
+from agent.sources.postgres.stream.catalog_lookup import has_unknown_fills
 from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
@@ -190,9 +190,9 @@ def test_rows_of_after_a_column_are_not_taken_for_older_ones(
     table = _number(connection, "'t'::regclass::oid")
     connection.query("INSERT INTO t SELECT n, 'a' FROM generate_series(1, 3) n")
     with connect(postgres.uri()) as other:
-        assert not has_untold(_Busy(connection, other), table, {"w"})
+        assert not has_unknown_fills(_Busy(connection, other), table, {"w"})
     connection.query("ALTER TABLE t ADD x int DEFAULT random() * 9")
-    assert has_untold(connection, table, {"x"})
+    assert has_unknown_fills(connection, table, {"x"})
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ async def test_defaults_of_a_table_that_was_written_anew_read_as_rows_do(rig: Sy
     assert change.fills == {"yes": "t", "host": "10.0.0.1", "c": "ab  ", "n": "3.50", "list": "{1,2}"}
 
 
-async def test_a_default_that_may_or_may_not_be_in_the_rows_is_known_to_be_untold(rig: SyncRig) -> None:
+async def test_a_default_that_may_or_may_not_be_in_the_rows_is_known_to_be_unknown_fills_reason(rig: SyncRig) -> None:
     rig.execute(
         "ALTER TABLE a ADD n int DEFAULT 7, ADD r float DEFAULT random(), ADD t text, "
         "ADD twice int GENERATED ALWAYS AS (id * 2) STORED"
@@ -87,7 +87,7 @@ async def test_a_default_that_may_or_may_not_be_in_the_rows_is_known_to_be_untol
     with connect(rig.uri) as connection:
         found = look_at(connection, rig.tables[0].table_id)
     assert not found.fills
-    assert found.untold - {"id"} == {"n", "r", "twice"}
+    assert found.unknown_fills - {"id"} == {"n", "r", "twice"}
 
 
 def test_the_catalog_is_read_when_the_change_can_be_seen(rig: SyncRig) -> None:

@@ -116,7 +116,7 @@ def test_columns(
 ) -> None:
     edit = altered(statement)
     assert names(edit.schema) == columns
-    assert (dict(edit.renames), edit.added, dict(edit.fills), edit.untold) == (renames, added, fills, ())
+    assert (dict(edit.renames), edit.added, dict(edit.fills), edit.unknown_fills) == (renames, added, fills, ())
     assert edit.schema.key == ("id",)
 
 
@@ -145,7 +145,7 @@ def test_columns(
 )
 def test_what_older_rows_hold(definition: str, fill: str | None) -> None:
     edit = altered(f"ALTER TABLE t ADD n {definition}")
-    assert edit.untold == ()
+    assert edit.unknown_fills == ()
     assert dict(edit.fills) == ({} if fill is None else {"n": fill})
 
 
@@ -161,7 +161,7 @@ def test_what_older_rows_hold(definition: str, fill: str | None) -> None:
     ],
 )
 def test_what_no_statement_tells(definition: str) -> None:
-    assert altered(f"ALTER TABLE t ADD n {definition}").untold == ("n",)
+    assert altered(f"ALTER TABLE t ADD n {definition}").unknown_fills == ("n",)
 
 
 @pytest.mark.parametrize(
