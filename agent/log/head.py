@@ -166,6 +166,7 @@ class LogWriter:
         is_complete: bool,
         resolved_time: float,
         position: str = "",
+        attachment: str = "",
         ddl: Sequence[DdlRecord] = (),
     ) -> None:
         """Make a written segment part of the log; with ``is_complete``, no transaction is open behind it.
@@ -188,12 +189,19 @@ class LogWriter:
                 resolved_ts=max(head.resolved_ts, segment.resolved_ts),
                 resolved_time=resolved_time,
                 position=position,
+                attachment=attachment,
             ),
             ddl,
         )
 
     async def advance(
-        self, resolved_ts: Ts, *, resolved_time: float, position: str = "", ddl: Sequence[DdlRecord] = ()
+        self,
+        resolved_ts: Ts,
+        *,
+        resolved_time: float,
+        position: str = "",
+        attachment: str = "",
+        ddl: Sequence[DdlRecord] = (),
     ) -> None:
         """Say that nothing more was committed up to ``resolved_ts``, as of ``resolved_time``, but ``ddl``.
 
@@ -201,7 +209,8 @@ class LogWriter:
         """
         head = self.head
         if resolved_ts > head.resolved_ts or (resolved_ts == head.resolved_ts and resolved_time > head.resolved_time):
-            await self._move(head.with_(resolved_ts=resolved_ts, resolved_time=resolved_time, position=position), ddl)
+            new = head.with_(resolved_ts=resolved_ts, resolved_time=resolved_time, position=position)
+            await self._move(new.with_(attachment=attachment), ddl)
 
     async def forget(self, *, first_seq: int, removed_ts: Ts) -> None:
         """Take the segments before ``first_seq`` out of the log; their files may be removed afterwards.

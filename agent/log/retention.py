@@ -2,7 +2,8 @@
 
 Only a prefix of the log ever goes. The head's ``first_seq`` moves first, then the files are removed: a crash between
 the two leaves files that are no part of the log, which the next round finds as orphans. Orphans are also what
-replaced writers left behind: segments of an epoch that their number no longer belongs to.
+replaced writers left behind: segments of an epoch that their number no longer belongs to; and attachments that no
+head names any more.
 
 What only held tables need stays up to a bound of age and of bytes; past it the oldest goes, and with it the position of
 whoever needs it (``owner.feed.held``).
@@ -11,6 +12,7 @@ whoever needs it (``owner.feed.held``).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agent.log import attachments
 from agent.log.head import LogWriter, epoch_of
 from agent.log.segment import SegmentName
 from agent.log.storage import Entry, LogDirectory, finished_name
@@ -82,6 +84,9 @@ def _not_held(passed: Sequence[_Found], needs: Needs, now: float) -> Iterable[_F
 
 def _orphans(head: LogHead, entries: Iterable[Entry]) -> Iterable[str]:
     for entry in entries:
+        attached_at = attachments.epoch_of(finished_name(entry.name))
+        if attached_at is not None and attached_at <= head.epoch and entry.name != head.attachment:
+            yield entry.name
         name = SegmentName.parse(finished_name(entry.name))
         if name is None or name.epoch > head.epoch:
             continue

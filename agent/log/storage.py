@@ -81,6 +81,15 @@ class LogDirectory:
         except OSError as error:
             raise self._refused(error) from error
 
+    def read(self, name: str) -> bytes:
+        """A small file. :raises FileNotFoundError: there is none. :raises LogError: the storage refused."""
+        try:
+            return bytes(self._files.cat_file(f"{self._root}/{name}"))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._refused(error) from error
+
     def remove(self, names: Iterable[str]) -> None:
         """Remove files; what is gone already is fine. :raises LogError: the storage refused."""
         for name in names:

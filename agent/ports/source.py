@@ -57,10 +57,12 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the upstream's log. ``text``: what else the source needs to continue there (MySQL: GTIDs), opaque."""
+    """A place in the upstream's log. ``text``: what else the source needs to continue there (MySQL: GTIDs), opaque.
+    ``attachment``: more of it, which may be long, and seldom changes."""
 
     ts: Ts
     text: str = ""
+    attachment: str = ""
 
 
 #: a start that nobody has asked for: where the source is

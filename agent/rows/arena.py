@@ -151,6 +151,7 @@ class LogChunk:
     is_complete: bool
     #: what else the source needs to continue at ``resolved_ts``: see ``agent.ports.source.Position``
     position: str = ""
+    attachment: str = ""
     #: what its finished transactions have changed of the tables
     ddl: tuple[DdlRecord, ...] = ()
 

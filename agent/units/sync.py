@@ -22,7 +22,8 @@ import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from agent.errors import SourceAuthError
-from agent.log import retention, segment
+from agent.log import attachments, retention, segment
+from agent.log.attachments import Attachment
 from agent.log.head import LogWriter
 from agent.log.retention import Needs
 from agent.log.segment import SegmentName
@@ -80,6 +81,8 @@ class SyncUnit:
         self._settings = settings or SyncSettings()
         #: what is known to have changed of the tables, by Ts
         self._ddl: list[DdlRecord] = []
+        #: what belongs to the head's position
+        self._attachment = Attachment()
         self._retention_at = 0.0
         self._sessions = self._segments = self._rows = 0
         self._is_connected = False
@@ -146,7 +149,8 @@ class SyncUnit:
         head = self._writer.head
         arena = pool.take(timeout_s=0.0)
         assert arena is not None, "a new pool has free arenas"
-        return self._streams.open(Position(head.resolved_ts, head.position), arena, self._ddl)
+        self._attachment = attachments.read(self._directory, head.attachment)
+        return self._streams.open(Position(head.resolved_ts, head.position, self._attachment.text), arena, self._ddl)
 
     async def _read(self, opened: OpenStream, pool: ArenaPool) -> None:
         settings, head = self._settings, self._writer.head
@@ -205,8 +209,16 @@ class SyncUnit:
         written, cut = await self._prepare(cut, pool, opened)
         known = {record.ts for record in self._ddl} if cut.ddl else ()
         ddl = [record for record in cut.ddl if record.ts not in known]
+        if cut.attachment != self._attachment.text:
+            self._attachment = await anyio.to_thread.run_sync(self._attach, cut.attachment)
         if written is None:
-            await self._writer.advance(cut.resolved_ts, resolved_time=cut.resolved_time, position=cut.position, ddl=ddl)
+            await self._writer.advance(
+                cut.resolved_ts,
+                resolved_time=cut.resolved_time,
+                position=cut.position,
+                attachment=self._attachment.name,
+                ddl=ddl,
+            )
         else:
             failpoints.reach(Point.SYNC_WRITTEN)
             await self._append_segment(cut, written, ddl)
@@ -239,7 +251,12 @@ class SyncUnit:
 
     async def _append_segment(self, cut: LogChunk, written: SegmentRef, ddl: list[DdlRecord]) -> None:
         await self._writer.append(
-            written, is_complete=cut.is_complete, resolved_time=cut.resolved_time, position=cut.position, ddl=ddl
+            written,
+            is_complete=cut.is_complete,
+            resolved_time=cut.resolved_time,
+            position=cut.position,
+            attachment=self._attachment.name,
+            ddl=ddl,
         )
         self._segments += 1
         self._rows += cut.rows
@@ -251,6 +268,13 @@ class SyncUnit:
         pool.give(cut.arena)
         name = SegmentName(head.last_seq + 1, head.epoch, cut.first_ts, cut.last_ts, cut.resolved_ts)
         return segment.write(self._directory, name, batches)
+
+    def _attach(self, text: str) -> Attachment:
+        """Before the head names it, it is there."""
+        attachment = Attachment.of(text, epoch=self._writer.head.epoch)
+        if attachment.name:
+            attachments.write(self._directory, attachment)
+        return attachment
 
     async def _remove_old(self) -> None:
         """Now and then: segments that nobody needs any more."""

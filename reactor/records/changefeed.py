@@ -314,6 +314,8 @@ class LogHead(Record):
     removed_ts: StoredTs = Ts(0)
     #: what else the source needs to continue at ``resolved_ts`` (MySQL: GTIDs); opaque to everyone else
     position: str = ""
+    #: the file beside the segments that holds the rest of it (PostgreSQL: what the catalog said); empty where none does
+    attachment: str = later("")
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:

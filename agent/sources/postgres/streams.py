@@ -77,7 +77,7 @@ class PostgresStreams:
             slots.all_publications(self._names),
             {table: known.record for table, known in self._known.items()},
             at=at.ts,
-            proof=at.text,
+            proof=at.attachment or at.text,
             wants=self._wants(),
             truncations=truncations,
         )

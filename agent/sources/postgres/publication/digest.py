@@ -1,7 +1,9 @@
-"""Catalog digest: one small query over all rows that decide what the publications send, for each move of the head.
+"""Catalog digest: over all rows that decide what the publications send, and whether any of them can have changed.
 
-It takes no lock on any table, so it never waits for somebody who changes one. It is compared with the last one only;
-where they differ, ``published`` reads the rows themselves.
+``changes`` is asked for each move of the head: how many rows the catalogs have, of all tables, and the sum of the
+transactions that wrote them. Only where that differs, ``read`` takes the digest of the rows that count; only where the
+digest differs, ``published`` reads these rows. None of it takes a lock on a table, so it never waits for somebody who
+changes one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,6 +14,17 @@ from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.sql import literal
 
 _NAMESPACES_VERSION: Final = 15
+#: a table that changes its schema has another row in pg_class
+_CATALOGS: Final = (
+    *("pg_attribute", "pg_class", "pg_index", "pg_inherits", "pg_type", "pg_enum"),
+    *("pg_publication", "pg_publication_rel"),
+)
+#: rows of the server's own transactions, whose age never changes; that of others grows with each transaction
+_OWN_SQL: Final = "SELECT count(*) FROM pg_catalog.{catalog} WHERE pg_catalog.age(xmin) = 2147483647"
+_CHANGES: Final = (
+    "SELECT concat_ws(':', count(*), (count(*) - {own}) * pg_catalog.age('3'::pg_catalog.xid) "
+    "- sum(pg_catalog.age(xmin))) FROM pg_catalog.{catalog}"
+)
 
 _PUBLICATIONS: Final = (
     "SELECT string_agg(p.xmin::text || p::text, ';' ORDER BY p.oid) FROM pg_catalog.pg_publication p WHERE {ours}"
@@ -67,7 +80,13 @@ def prepare(connection: Connection, publications: Iterable[str], table_ids: Sequ
     ids = "'{" + ",".join(str(int(table)) for table in sorted(table_ids)) + "}'::pg_catalog.oid[]"
     ours = "p.pubname IN (" + (", ".join(literal(name) for name in publications) or "NULL") + ")"
     columns = ", ".join(f"({part.format(ids=ids, ours=ours, typed=type_facts.ids_of(typed))})" for part in parts)
-    connection.query("DEALLOCATE ALL")
+    catalogs = list(_CATALOGS)
+    if connection.server_version >= _NAMESPACES_VERSION:
+        catalogs.append("pg_publication_namespace")
+    own = {catalog: connection.query(_OWN_SQL.format(catalog=catalog))[0][0] for catalog in catalogs}
+    sums = ", ".join(f"({_CHANGES.format(catalog=catalog, own=own[catalog])})" for catalog in catalogs)
+    connection.query("SET jit = off; DEALLOCATE ALL")
+    connection.query(f"PREPARE weir_changes AS SELECT concat_ws(';', {sums})")
     connection.query(f"PREPARE weir_digest AS SELECT md5(ROW({columns})::text)")
 
 
@@ -75,3 +94,9 @@ def read(connection: Connection) -> str:
     """As the catalog is now."""
     [[digest]] = connection.query("EXECUTE weir_digest")
     return str(digest)
+
+
+def changes(connection: Connection) -> str:
+    """Where it is what it was, no catalog row has come, gone or been written anew since."""
+    [[told]] = connection.query("EXECUTE weir_changes")
+    return str(told)

@@ -14,9 +14,9 @@ from zlib import compress, decompress
 
 #: a row of the catalog: its letter (see ``published``) and number
 RowKey = str
-#: characters of files and columns that are stored; more is known to the process alone that read it, and after its end
-#: rewrites are judged from the next proof on
-_PACKED_MAX = 32_768
+#: characters of files and columns in a changefeed's first proof, which lies in etcd; with more, rewrites are judged
+#: from the next proof on
+FIRST_MAX = 262_144
 
 #: a column's type, its modifier, and a hash of what else is said of it
 ColumnFacts = tuple[int, int, int]
@@ -49,7 +49,8 @@ class Proof:
         """The row as this transaction wrote it was there."""
         return xid < self.horizon or self.recent.get(row) == xid
 
-    def to_text(self) -> str:
+    def to_text(self, packed_max: int | None = None) -> str:
+        """``packed_max``: see ``FIRST_MAX``."""
         fields = {name: value for name, value in asdict(self).items() if value}
         for name in ("held", "clean"):
             if name in fields:
@@ -57,7 +58,7 @@ class Proof:
         for name in ("files", "columns"):
             fields.pop(name, None)
         files, columns = _packed(_file_lines(self.files)), _packed(_column_lines(self.columns))
-        if self.columns and len(files) + len(columns) <= _PACKED_MAX:
+        if self.columns and (packed_max is None or len(files) + len(columns) <= packed_max):
             fields |= {"files": files, "columns": columns}
         return dumps(fields, separators=(",", ":"))
 
@@ -83,7 +84,7 @@ class Proof:
 
 
 def _packed(lines: Iterable[str]) -> str:
-    """Lines that are alike take little room: the proof is written with each move of the head."""
+    """Lines that are alike take little room."""
     return b64encode(compress("\n".join(lines).encode())).decode()
 
 

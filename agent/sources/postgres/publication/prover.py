@@ -3,10 +3,11 @@
 That the tables are published now says nothing of the log that was read. So the head moves to a position only after a
 reading of the catalog that began when the server's log had reached it: it has to find every row that publishes a
 table as the last reading found it (``losses``). What a table lost in between it has lost somewhere behind the last
-position, and is held from there on; everybody else continues. The proof travels with the head, so a gap in which nobody
-read, however long, is judged in the same way.
+position, and is held from there on; everybody else continues. The proof is attached to the head, so a gap in which
+nobody read, however long, is judged in the same way.
 
-The question is one digest over a connection that is kept; only where it differs the rows themselves are read.
+The question is asked over a connection that is kept (``digest``); the rows themselves are read only where something has
+changed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from agent.sources.postgres.publication import digest, losses, published, type_f
 from agent.sources.postgres.publication.findings import Findings
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.partitions import Partitions
-from agent.sources.postgres.publication.proof import Proof
+from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
 from agent.sources.postgres.publication.published import Catalog, one_moment
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.publication.truncations import Truncations
@@ -35,7 +36,7 @@ def first_proof(connection: Connection, publications: Sequence[str], table_ids: 
     digest.prepare(connection, publications, table_ids)
     seen = digest.read(connection)
     proof = losses.first(published.read(connection, publications, table_ids), seen, table_ids)
-    return replace(proof, types=dict(type_facts.read(connection, table_ids).told)).to_text()
+    return replace(proof, types=dict(type_facts.read(connection, table_ids).told)).to_text(FIRST_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Prover:
         self._is_prepared = False
         #: before it has looked once itself, the digest says too little
         self._must_read = True
+        #: of all catalogs, when the digest was the proof's
+        self._changes = ""
         #: tables that are gone, and where the log ended when that was seen
         self._gone: dict[int, Ts] = {}
         #: tables that were published after they were made
@@ -93,15 +96,24 @@ class Prover:
         :raises SourceError: the catalog cannot be read.
         """
         if not cut.is_complete or cut.resolved_ts <= self._at:
-            return replace(cut, position=self._text)
+            return replace(cut, attachment=self._text)
         connection = self._session()
         is_quiet = not (self._must_read or cut.ddl or self._unsettled or self._gone)
-        if is_quiet and self._proof and digest.read(connection) == self._proof.digest:
+        if is_quiet and self._proof and self._is_unchanged(connection, self._proof):
             self._at = cut.resolved_ts
-            return replace(cut, position=self._text)
+            return replace(cut, attachment=self._text)
         ddl = self._judge(connection, cut)
         self._at = cut.resolved_ts
-        return replace(cut, position=self._text, ddl=ddl)
+        return replace(cut, attachment=self._text, ddl=ddl)
+
+    def _is_unchanged(self, connection: Connection, proof: Proof) -> bool:
+        """What counts for the tables is in the catalog as at the last proof."""
+        changes = digest.changes(connection)
+        if changes != self._changes:
+            if digest.read(connection) != proof.digest:
+                return False
+            self._changes = changes
+        return True
 
     def _session(self) -> Connection:
         if self._connection is None:
@@ -138,6 +150,7 @@ class Prover:
         self._proof = replace(proof, types=dict(told.told))
         self._text = self._proof.to_text()
         self._must_read = False
+        self._changes = ""
         return found.records()
 
     def _refuse_other_publications(self, before: Proof, now: Catalog) -> None:

@@ -219,3 +219,19 @@ async def test_whatever_is_done_to_a_publication_every_row_is_in_the_log_or_its_
     for name in names:
         logged = [ts for table, ts, *_ in rig.logged() if table == ids[name]]
         assert len(logged) == sent[name]
+
+
+async def test_the_proof_is_attached_to_the_head_and_written_when_it_changes(rig: SyncRig) -> None:
+    """However many moves of the head rely on it; another table's changes are none."""
+    rig.execute("CREATE TABLE other (id int)")
+    async with rig.running():
+        first = await rig.wait_resolved()
+        for number in range(3):
+            rig.execute(f"INSERT INTO a VALUES ({number}); ALTER TABLE other ADD c{number} int")
+            moved = await rig.wait_resolved()
+        rig.execute("ALTER TABLE b ADD w int")
+        altered = await rig.wait_resolved()
+    assert first.attachment == moved.attachment != ""
+    assert altered.attachment not in ("", moved.attachment)
+    assert altered.position == ""
+    assert len(altered.encode()) < 500
