@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import TableHeldError
+from agent.errors import NEW_SNAPSHOT, TableHeldError
 from agent.rows.changes import TRUNCATE, Changes
 from agent.rows.spans import fill_from_before, key_changes
 
@@ -82,7 +82,7 @@ def _column(batch: pa.RecordBatch, wanted: pa.Field, part: Changes) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise TableHeldError(
             f"column {wanted.name} of {part.schema.qualified_name} has become {wanted.type} and older changes do not "
-            "fit; load the table again"
+            f"fit; {NEW_SNAPSHOT}"
         ) from error
 
 

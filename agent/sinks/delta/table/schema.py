@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import TableHeldError
+from agent.errors import NEW_SNAPSHOT, TableHeldError
 
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
@@ -116,7 +116,7 @@ def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> Seque
         elif plain_type(stored.field(at).type) != plain_type(item.type):
             raise TableHeldError(
                 f"column {item.name} of {table} is {stored.field(at).type} in the sink and {item.type} in the source; "
-                "load the table again"
+                f"{NEW_SNAPSHOT}"
             )
     return missing
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from agent.errors import DecodeError
+from agent.errors import NEW_SNAPSHOT, DecodeError
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.sources.mysql.decode.types import FieldType, arrow_schema
 from agent.sources.mysql.values import moments
@@ -42,7 +42,7 @@ def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
         InvalidOperation,
     ) as error:
         raise DecodeError(
-            f"default {text[:60]!r} of column {name} of {schema.qualified_name} is no {arrow}; load the table again"
+            f"default {text[:60]!r} of column {name} of {schema.qualified_name} is no {arrow}; {NEW_SNAPSHOT}"
         ) from error
 
 
