@@ -90,6 +90,16 @@ class Owner:
         effects += self._tick_changefeeds(state, messages, touched, now)
         return _with_one_wake(effects)
 
+    def validate(self) -> None:
+        """Assert what holds between two ticks."""
+        for id, changefeed in self.changefeeds.items():
+            assert changefeed.id == id, f"changefeed {changefeed.id} is known as {id}"
+            changefeed.validate()
+            if changefeed.run is not None:
+                identity = changefeed.run.coordinator.identity
+                assert (identity.capture, identity.changefeed) == (self.capture, id), f"{id} speaks as {identity}"
+                assert identity.owner_revision == self.revision, f"{id} speaks as an older owner"
+
     def needed_ts(self, state: ClusterState) -> dict[tuple[ChangefeedId, str], Ts]:
         """(changefeed, source) → the Ts from which its log must be kept."""
         result = {}

@@ -75,7 +75,9 @@ class InvalidRecordError(WeirError):
 
 
 class InvalidTransitionError(WeirError):
-    """A state machine has no row for this event in this state. Nothing was changed."""
+    """A state machine has no row for this event in this state: a bug in us, which a new run may not meet again."""
+
+    retryable = True
 
 
 class FormatError(WeirError):

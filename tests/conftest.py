@@ -4,12 +4,15 @@ Tests share the parts, so each makes what it needs under names of its own (a dat
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from agent.spark.executor import SparkExecutor
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
+from tests import validated
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
 
@@ -17,6 +20,21 @@ from tests.mysql_server import EmbeddedMysql
 def pytest_configure() -> None:
     # pytest-asyncio asks for the current loop to put it back later; without this, asking makes one that nobody closes.
     asyncio.set_event_loop(None)
+
+
+@pytest.fixture(scope="session")
+def made() -> Iterator[deque[Any]]:
+    """Owners and agents that the test has made."""
+    with validated.watching() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def valid_state(made: deque[Any]) -> Iterator[None]:
+    """What a test leaves behind is in a state that it may be in."""
+    made.clear()
+    yield
+    validated.validate(made)
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,18 @@ class Agent:
         """This capture is leaving: spans are moved away, no new ones are taken. One-way."""
         self.liveness = Liveness.STOPPING
 
+    def validate(self) -> None:
+        """Assert what holds between two messages."""
+        for at, span in self.spans.items():
+            assert span.span == at, f"span {span.span} is known as {at}"
+            assert not span.is_gone, f"span {at} is {span.state}, and not forgotten"
+            span.validate()
+        assert self._untold <= self.spans.keys(), "news of spans that are gone"
+        for source, slot in self.slots.items():
+            assert slot.source == source, f"the unit of {slot.source} is known as {source}'s"
+            slot.validate()
+        assert self.is_barrier_known or self.barrier == Barrier(), "a barrier that no heartbeat has brought"
+
     def _on_heartbeat(self, heartbeat: Heartbeat, *, is_full: bool) -> Effects:
         is_news = heartbeat.is_stopping and self.liveness is Liveness.ALIVE
         if is_news:

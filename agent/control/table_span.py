@@ -22,6 +22,7 @@ from agent.control import effects
 from agent.control.effects import AgentEffect
 from reactor.ids import TableSpan, Ts
 from reactor.messages import SpanCheckpoint, SpanState, SpanStatus
+from reactor.transitions import Steps, invalid, noted
 
 
 class Order(Enum):
@@ -64,7 +65,7 @@ ORDERS: dict[tuple[SpanState, Order], Action] = {
     (SpanState.STOPPED, Order.REMOVE): Action.REPLY,
 }
 
-#: (state, event) → next state. An absent row is an event that came too late to matter, and is ignored.
+#: (state, event) → next state
 EVENTS: dict[tuple[SpanState, type[effects.SpanEvent]], SpanState] = {
     (SpanState.PREPARING, effects.SpanPrepared): SpanState.PREPARED,
     (SpanState.PREPARED, effects.SpanRunning): SpanState.REPLICATING,
@@ -73,6 +74,20 @@ EVENTS: dict[tuple[SpanState, type[effects.SpanEvent]], SpanState] = {
         for state in (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING, SpanState.STOPPING)
         for event in (effects.SpanStopped, effects.SpanFailed)
     },
+}
+
+
+#: what comes too late to matter: the writer said it before it heard what it should do next
+LATE: frozenset[tuple[SpanState, type[effects.SpanEvent]]] = frozenset(
+    (state, event)
+    for state in (SpanState.PREPARED, SpanState.REPLICATING, SpanState.STOPPING)
+    for event in (effects.SpanPrepared, effects.SpanRunning)
+    if (state, event) not in EVENTS
+)
+#: state → the orders that may be in work in it
+_IN_WORK: dict[SpanState, tuple[Order | None, ...]] = {
+    SpanState.PREPARING: (Order.PREPARE,),
+    SpanState.PREPARED: (None, Order.RUN),
 }
 
 
@@ -93,6 +108,7 @@ class LocalSpan:
         self.checkpoint = SpanCheckpoint(Ts(0), Ts(0))
         self.checkpoint_time = 0.0
         self._in_work: Order | None = None
+        self._steps: Steps = ()
 
     @property
     def status(self) -> SpanStatus:
@@ -114,13 +130,18 @@ class LocalSpan:
         return self._do(action, order)
 
     def handle_event(self, event: effects.SpanEvent) -> Step:
-        """One answer of the executor."""
+        """One answer of the executor.
+
+        :raises InvalidTransitionError: it answers what it was not asked.
+        """
         if isinstance(event, effects.SpanProgress):
             return self._on_progress(event)
-        state = EVENTS.get((self.state, type(event)))
-        if state is None:
+        state, said = EVENTS.get((self.state, type(event))), type(event).__name__
+        if state is None and (self.state, type(event)) in LATE:
             return Step()
-        self.state = state
+        if state is None:
+            raise invalid(f"span {self.span}", self.state.name.lower(), said, self._steps)
+        self._enter(state, said)
         if isinstance(event, effects.SpanStopped):
             self._raise_checkpoint(event.checkpoint)
         self._in_work = None
@@ -143,19 +164,30 @@ class LocalSpan:
     def _do(self, action: Action, order: Order) -> Step:
         match action:
             case Action.PREPARE:
-                self.state, self._in_work = SpanState.PREPARING, order
+                self._in_work = order
+                self._enter(SpanState.PREPARING, order.name)
                 return Step((effects.PrepareSpan(self.span, self.checkpoint),))
             case Action.RUN:
                 self._in_work = order
                 return Step((effects.RunSpan(self.span, self.checkpoint.checkpoint_ts),))
             case Action.STOP:
-                self.state, self._in_work = SpanState.STOPPING, None
+                self._in_work = None
+                self._enter(SpanState.STOPPING, order.name)
                 return Step((effects.StopSpan(self.span),), reply=True)
             case Action.WAIT:
                 self._in_work = order
                 return Step()
             case Action.REPLY:
                 return Step(reply=True)
+
+    def _enter(self, state: SpanState, cause: str) -> None:
+        before, self.state = self.state, state
+        self._steps = noted(self._steps, before.name.lower(), cause, state.name.lower())
+
+    def validate(self) -> None:
+        """Assert what holds between two messages."""
+        assert self._in_work in _IN_WORK.get(self.state, (None,)), f"{self.span} is {self.state}, {self._in_work} waits"
+        assert self.checkpoint.checkpoint_ts <= self.checkpoint.resolved_ts, f"{self.span} is past what is resolved"
 
     def _on_progress(self, event: effects.SpanProgress) -> Step:
         self._raise_checkpoint(event.checkpoint)

@@ -42,6 +42,16 @@ class UnitSlot:
         self.status = _after(status, event)
         return [] if self.is_running else self._start_next()
 
+    def validate(self) -> None:
+        """Assert what holds between two messages."""
+        assert self.is_running or not self._stop_asked, f"{self.source}: what does not run is asked to stop"
+        if self._next is not None:
+            assert self._stop_asked, f"{self.source}: an order waits while nothing stops for it"
+            assert self.status is not None, f"{self.source}: an order waits for nothing"
+            assert self._next.epoch > self.status.epoch, (
+                f"{self.source}: order {self._next.epoch} waits for a newer one"
+            )
+
     def _handle_stop(self, order: StopWorker) -> list[effects.AgentEffect]:
         if self._next is not None and self._next.epoch <= order.epoch:
             self._next = None

@@ -21,7 +21,7 @@ from owner.feed.held import HeldTables, Verdict
 from owner.feed.removal import Removal, sweep
 from owner.feed.run import Run
 from owner.feed.site import Site
-from owner.feed.state import FeedStateMachine, Trigger, is_running, step
+from owner.feed.state import FeedStateMachine, Trigger, is_running
 from owner.feed.sync_points import Phase, SyncPoints
 from owner.feed.workers import first_epoch
 from owner.jobs import Repartition, Update
@@ -106,7 +106,7 @@ class Changefeed:
     def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not running."""
         info = _existing(feed)
-        return self._commit(feed, step(info, Trigger.PAUSE), feed.status, now=now)
+        return self._commit(feed, self.machine.step(info, Trigger.PAUSE), feed.status, now=now)
 
     def resume(self, feed: ChangefeedState, checkpoint_ts: Ts | None, now: float) -> list[Effect]:
         """Held tables are tried again, also while it is running.
@@ -118,7 +118,7 @@ class Changefeed:
         again = tuple(self.held.again(Facts.of(feed, info), now))
         if again and is_running(info.state) and checkpoint_ts is None:
             return [*self._commit(feed, info, feed.status, again, now=now), WakeAt(now)]
-        after = step(info, Trigger.RESUME)
+        after = self.machine.step(info, Trigger.RESUME)
         if retention.is_released(info):
             raise JobRefusedError(f"changefeed {info.id} cannot continue: {info.error and info.error.message}")
         status = feed.status
@@ -158,7 +158,7 @@ class Changefeed:
         self.removal.join(job_id, force=force)
         if info.state is FeedState.REMOVED:
             return []
-        return self._commit(feed, step(info, Trigger.REMOVE), feed.status, now=now)
+        return self._commit(feed, self.machine.step(info, Trigger.REMOVE), feed.status, now=now)
 
     def hold_at(self, feed: ChangefeedState, ts: Ts, *, until: float) -> None:
         """:raises JobRefusedError: a span is past ``ts``, or the changefeed is not running."""
@@ -187,6 +187,20 @@ class Changefeed:
             held=facts.held,
             names=self._names_of(facts) if facts.pending_ddl or cuts else {},
         )
+
+    def validate(self) -> None:
+        """Assert what holds between two ticks."""
+        self.held.validate()
+        if self.run is None:
+            kept = (self.hold, self.sync_points, self.latest)
+            assert kept == (None, None, None), f"{self.id} does not run, but keeps {kept}"
+            return
+        assert self.sync_points is not None, f"{self.id} runs without its sync points"
+        self.run.validate()
+        self.sync_points.validate()
+        assert self.run.workers.epoch_floor >= self._epoch_floor, f"{self.id} would give an epoch twice"
+        if self.latest is not None:
+            watermark.validate(self.latest)
 
     def _tick(
         self, feed: ChangefeedState, info: ChangefeedInfo, messages: Sequence[Message], world: World, now: float
@@ -232,7 +246,7 @@ class Changefeed:
         self._release_unless_running(info)
         effects: list[Effect] = []
         if (error := retention.expired(info, self._wall(now))) is not None:
-            info = step(info, Trigger.EXPIRE, error=error)
+            info = self.machine.step(info, Trigger.EXPIRE, error=error)
         if retention.is_released(info):
             effects += self.clean_up.tick(feed.id, info, now)
         wake = WakeAt(self.machine.retry_at if self.machine.retry_at is not None else now + 1.0)
@@ -303,7 +317,7 @@ class Changefeed:
             status = watermark.merged(status, reached, limits)
         run.checkpoint_stall.note(status.checkpoint_ts, now)
         if _is_finished(facts, status):
-            return status, step(info, Trigger.FINISH)
+            return status, self.machine.step(info, Trigger.FINISH)
         resolved_ts = facts.head.resolved_ts if facts.head else Ts(0)
         has_work = facts.tables is None or status.checkpoint_ts < min(resolved_ts, limits.lowest_ts)
         return status, self.machine.note_progress(

@@ -6,10 +6,11 @@
       │                                                                         └──────────error──────────────┘ │
       └────────────────────────────────as far as the changefeed's checkpoint────────────────────────────────────┘
 
-What is stored (``HeldTable``) is the truth: from *held* on the table has no spans, and from there until it flows again
-it is in no barrier, no checkpoint and no sync point. When it is *tried* its spans are placed again where it was, by the
-sink's own record, and it catches up. It flows again in the commit that states a checkpoint it has reached, so the
-checkpoint never goes back; so that it gets there, the checkpoint waits for a table that is about to.
+``owner.feed.hold_stages`` has the table. What is stored (``HeldTable``) is the truth: from *held* on the table has no
+spans, and from there until it flows again it is in no barrier, no checkpoint and no sync point. When it is *tried* its
+spans are placed again where it was, by the sink's own record, and it catches up. It flows again in the commit that
+states a checkpoint it has reached, so the checkpoint never goes back; so that it gets there, the checkpoint waits for a
+table that is about to.
 
 The log is kept for held tables up to a bound (``agent.log.retention``); one whose part of it is gone is *lost*.
 What stops every table alike is no fault of a table: it becomes one error of the changefeed.
@@ -19,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from owner.feed.hold_stages import SAID, Trigger, note_step
 from owner.feed.state import HELD_TABLES
 from owner.tables.refusal import Refusal
 from reactor import keys, patches
@@ -27,6 +29,7 @@ from reactor.errors import Scope
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedStatus, RunningError, TableRecord
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.transitions import History
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
@@ -92,6 +95,7 @@ class HeldTables:
         self._laps: dict[int, _Lap] = {}
         #: since when there are errors that may be of all tables
         self._doubt_since: float | None = None
+        self._steps = History(f"a held table of changefeed {id}")
 
     def note(self, errors: Iterable[RunningError], refusals: Iterable[Refusal] = ()) -> None:
         """What holds tables from now on."""
@@ -131,7 +135,7 @@ class HeldTables:
                 continue
             has_proved = ts > facts.held[id].ts or ts >= end_ts
             if has_proved and ts >= status.checkpoint_ts and len(verdict.changes) < _AT_ONCE:
-                self._change(verdict, facts.held[id], None, "a held table flows again")
+                self._change(verdict, Trigger.CAUGHT_UP, facts.held[id], None)
             elif (after := self._run_after(facts.held[id], ts, status.checkpoint_ts, now)) is not None:
                 verdict.changes.append(self._patch(facts.held[id], after))
 
@@ -162,7 +166,7 @@ class HeldTables:
     def _forget_gone(self, facts: "Facts", tables: Mapping[int, TableRecord], verdict: Verdict) -> None:
         coming = {table for record in facts.ddl.values() for table in record.pending_ids}
         for id in [id for id in facts.held if id not in tables and id not in coming]:
-            self._change(verdict, facts.held[id], None, "a held table is gone")
+            self._change(verdict, Trigger.TABLE_GONE, facts.held[id], None)
         for id in [id for id in self._errors if id not in tables]:
             del self._errors[id]
 
@@ -178,13 +182,13 @@ class HeldTables:
             )
             error = held.error.with_(code=POSITION_LOST, message=text, time=self._wall(now), retryable=False)
             after = held.with_(stage=HoldStage.LOST, error=error, retry_at=0.0)
-            self._change(verdict, held, after, "a held table has lost its position")
+            self._change(verdict, Trigger.LOG_GONE, held, after)
 
     def _hold_refused(self, facts: "Facts", verdict: Verdict, now: float) -> None:
         for id in list(self._refusals)[:_AT_ONCE]:
             refusal, held = self._refusals.pop(id), facts.held.get(id)
             if not _is_parked(held):
-                self._hold(verdict, held, refusal, now)
+                self._hold(verdict, Trigger.REFUSED, held, refusal, now)
 
     def _hold_failed(
         self,
@@ -214,7 +218,7 @@ class HeldTables:
             least_ts = held.ts if held else max(facts.status.checkpoint_ts, table.start_ts)
             name = f"{table.schema_name}.{table.name}"
             ts = max(least_ts, at.get(id, least_ts))
-            self._hold(verdict, held, Refusal(id, name, ts, HoldOrigin.WRITE, error), now)
+            self._hold(verdict, Trigger.ERROR, held, Refusal(id, name, ts, HoldOrigin.WRITE, error), now)
 
     def _same_of_all(self, facts: "Facts", count: int) -> RunningError | None:
         """The one error that all tables have, if there is one, or that very many have."""
@@ -226,7 +230,7 @@ class HeldTables:
         text = f"{len(self._errors)} of {count} tables cannot be written, and none can: {first.message}"
         return first.with_(message=text, table_id=None, scope=Scope.CHANGEFEED, retryable=True)
 
-    def _hold(self, verdict: Verdict, held: HeldTable | None, refusal: Refusal, now: float) -> None:
+    def _hold(self, verdict: Verdict, trigger: Trigger, held: HeldTable | None, refusal: Refusal, now: float) -> None:
         wall, tries = self._wall(now), held.tries + 1 if held else 0
         wait_s = min(_RETRY_S * 2 ** min(tries, 10), _RETRY_MAX_S)
         after = HeldTable(
@@ -240,12 +244,12 @@ class HeldTables:
             retry_at=0.0 if refusal.origin is HoldOrigin.SOURCE else wall + wait_s,
         )
         self._laps.pop(refusal.table_id, None)
-        self._change(verdict, held, after, "a table is held; all others flow")
+        self._change(verdict, trigger, held, after)
 
     def _try_again(self, facts: "Facts", verdict: Verdict, now: float) -> None:
         due = [held for held in facts.held.values() if held.stage is HoldStage.HELD and held.retry_at]
         for held in [held for held in due if held.retry_at <= self._wall(now)][:_AT_ONCE]:
-            self._change(verdict, held, held.with_(stage=HoldStage.TRIED, retry_at=0.0), "a held table is tried again")
+            self._change(verdict, Trigger.DUE, held, held.with_(stage=HoldStage.TRIED, retry_at=0.0))
 
     def _run_after(self, held: HeldTable, ts: Ts, checkpoint_ts: Ts, now: float) -> HeldTable | None:
         """One look at a table that catches up; its position is stored now and then, for the log's retention."""
@@ -260,17 +264,27 @@ class HeldTables:
         lap.stored_at = now
         return held.with_(ts=ts)
 
-    def _change(self, verdict: Verdict, before: HeldTable | None, after: HeldTable | None, what: str) -> None:
+    def _change(self, verdict: Verdict, trigger: Trigger, before: HeldTable | None, after: HeldTable | None) -> None:
+        """:raises InvalidTransitionError: its stage has no row for it."""
         known = after or before
-        assert known is not None
+        assert known is not None, "a table that flows does not begin to flow"
         if known.table_id in verdict.touched:
             return  # one change at a time: the next one is due when this one is stored
+        note_step(self._steps, trigger, before, after)
         verdict.touched.add(known.table_id)
         verdict.changes.append(self._patch(before, after))
         fields: tuple[tuple[str, object], ...] = (("changefeed", self._place[2]), ("table", known.name))
         if after is not None:
             fields = (*fields, ("ts", after.ts), ("code", after.error.code), ("error", after.error.message))
-        verdict.effects.append(Log("warning" if after else "info", what, fields))
+        verdict.effects.append(Log("warning" if after else "info", SAID[trigger], fields))
+
+    def validate(self) -> None:
+        """Assert what holds between two ticks."""
+        for id, error in self._errors.items():
+            assert error.table_id == id, f"the error of table {id} is of table {error.table_id}"
+        for id, refusal in self._refusals.items():
+            assert refusal.table_id == id, f"the refusal of table {id} is of table {refusal.table_id}"
+        assert self._doubt_since is None or self._errors, "there is a doubt, and no error that it is about"
 
     def _patch(self, before: HeldTable | None, after: HeldTable | None) -> patches.Patch:
         known = after or before

@@ -189,6 +189,14 @@ class Run:
         identity = self.coordinator.identity
         return [identity.message(o.capture, o.body, processor_epoch=captures.epoch_of(o.capture)) for o in orders]
 
+    def validate(self) -> None:
+        """Assert what holds between two ticks."""
+        assert self.coordinator.identity.changefeed_epoch == self.epoch, "a run speaks under its own epoch"
+        self.coordinator.validate()
+        self.workers.validate()
+        self.repartitions.validate()
+        self.schemas.validate()
+
     def drain(self, capture: CaptureId) -> int:
         """Ask for ``capture`` to be emptied; how many spans and workers it still has."""
         return self.coordinator.drain(capture) + self.workers.count_on(capture)

@@ -7,8 +7,9 @@
    ▼       │                  ▼                          ▼
  stopped ──┴───────────── failed ◄───────────────────────┘            target reached: finished; remove: removed
 
-``TRANSITIONS`` is the whole machine; an absent row is a refusal and changes nothing. Stored are only the state, the
-epoch and the last error (in ``ChangefeedInfo``); waits and histories live with the owner, and a new one starts again.
+``TRANSITIONS`` is the whole machine; an absent row changes nothing: what an operator wishes is refused, anything else
+is a bug, and the error says how the machine came there. Stored are only the state, the epoch and the last error (in
+``ChangefeedInfo``); waits and histories live with the owner, and a new one starts again.
 
 A *condition* (held tables, a silent source, a cause that has to pass) makes a running changefeed a ``warning`` for as
 long as it lasts.
@@ -25,6 +26,7 @@ from owner.errors import JobRefusedError, StuckError
 from owner.feed.backoff import Backoff, Uniform
 from owner.settings import BackoffSettings
 from reactor.records.changefeed import ChangefeedInfo, FeedState, RunningError
+from reactor.transitions import History, invalid
 
 HISTORY_LENGTH = 32
 
@@ -67,6 +69,9 @@ class Trigger(StrEnum):
     EXPIRE = "stopped too long"
     CRASH = "owner's part crashed"
 
+
+#: what operators ask for
+WISHES = frozenset({Trigger.PAUSE, Trigger.RESUME, Trigger.REMOVE})
 
 #: (state, trigger) → state
 TRANSITIONS: dict[tuple[FeedState, Trigger], FeedState] = {
@@ -132,11 +137,14 @@ def combined(conditions: Sequence[RunningError]) -> RunningError | None:
 def step(info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None = None) -> ChangefeedInfo:
     """The changefeed after ``trigger``.
 
-    :raises JobRefusedError: its state has no row for it.
+    :raises JobRefusedError: its state has no row for what an operator wishes.
+    :raises InvalidTransitionError: its state has no row for what has happened.
     """
     after = TRANSITIONS.get((info.state, trigger))
-    if after is None:
+    if after is None and trigger in WISHES:
         raise JobRefusedError(f"changefeed {info.id} is {info.state}: {trigger} is not possible{_cure(info.state)}")
+    if after is None:
+        raise invalid(f"changefeed {info.id}", info.state, trigger, ())
     changes: dict[str, object] = {"state": after}
     if is_running(info.state) != is_running(after) or trigger is Trigger.CRASH:
         changes["epoch"] = info.epoch + 1
@@ -156,6 +164,7 @@ class FeedStateMachine:
     def __init__(self, settings: BackoffSettings, uniform: Uniform, *, wall_offset_s: float = 0.0) -> None:
         self._wall_offset_s = wall_offset_s
         self.history: deque[RunningError] = deque(maxlen=HISTORY_LENGTH)
+        self.steps = History("changefeed")
         self.retry_at: float | None = None
         self._backoff = Backoff(settings, uniform)
         self._progress: Progress = (0, 0)
@@ -164,6 +173,20 @@ class FeedStateMachine:
         #: the newest passing cause that was heard of, and when
         self._passing: RunningError | None = None
         self._passing_at = 0.0
+
+    def step(self, info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None = None) -> ChangefeedInfo:
+        """The changefeed after ``trigger``, as ``step`` says.
+
+        :raises JobRefusedError: its state has no row for what an operator wishes.
+        :raises InvalidTransitionError: its state has no row for what has happened.
+        """
+        if (info.state, trigger) not in TRANSITIONS and trigger not in WISHES:
+            raise self.steps.invalid(info.state, trigger)
+        after = step(info, trigger, error=error)
+        if after.state is not info.state:
+            self.steps.note(info.state, f"{trigger} {error.code}" if error else trigger, after.state)
+        assert is_running(info.state) == is_running(after.state) or after.epoch > info.epoch, "a new run, a new epoch"
+        return after
 
     def tick(
         self,
@@ -191,8 +214,8 @@ class FeedStateMachine:
         lasting = combined([*conditions, *self._passing_now(now)])
         if lasting is not None:
             self._failed_at_progress = _OVER_WHEN_GONE if conditions else self._failed_at_progress
-            return info if _is_same(info.warning, lasting) else step(info, Trigger.WARN, error=lasting)
-        return step(info, Trigger.WARN, error=warnings[-1]) if warnings else info
+            return info if _is_same(info.warning, lasting) else self.step(info, Trigger.WARN, error=lasting)
+        return self.step(info, Trigger.WARN, error=warnings[-1]) if warnings else info
 
     def note_progress(
         self,
@@ -220,7 +243,7 @@ class FeedStateMachine:
             return info
         if info.state is FeedState.WARNING and self._has_recovered(info, progress):
             self._failed_at_progress = None
-            return step(info, Trigger.PROGRESS)
+            return self.step(info, Trigger.PROGRESS)
         return info
 
     def reset(self) -> None:
@@ -235,7 +258,7 @@ class FeedStateMachine:
         if now < self.retry_at:
             return info
         self.retry_at = self._progress_at = None
-        return step(info, Trigger.WAIT_OVER)
+        return self.step(info, Trigger.WAIT_OVER)
 
     def _on_error(self, info: ChangefeedInfo, error: RunningError, now: float) -> ChangefeedInfo:
         if is_fatal(error):
@@ -250,10 +273,10 @@ class FeedStateMachine:
         if wait_s is None:
             return self._fail(info, error)
         self.retry_at = now + (min(wait_s, _PASSING_MAX_S) if is_passing else wait_s)
-        return step(info, Trigger.ERROR, error=error)
+        return self.step(info, Trigger.ERROR, error=error)
 
     def _fail(self, info: ChangefeedInfo, error: RunningError) -> ChangefeedInfo:
-        return step(info, Trigger.FAIL, error=error)
+        return self.step(info, Trigger.FAIL, error=error)
 
     def _passing_now(self, now: float) -> list[RunningError]:
         """A passing cause counts until something has been done again, or nobody has named it for long."""

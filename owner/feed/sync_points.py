@@ -79,6 +79,11 @@ class SyncPoints:
             case Phase.READING:
                 return self._asked_at + self._settings.read_timeout_s
 
+    def validate(self) -> None:
+        """Assert what holds between two ticks."""
+        assert (self.hold_ts is None) == (self.phase is Phase.IDLE), f"{self.phase}, and held at {self.hold_ts}"
+        assert self._answer is None or self.phase is Phase.READING, f"{self.phase} with an answer of the sink"
+
     def _next_due_at(self, facts: Facts, now: float) -> float:
         """An interval after the last point, also that of an earlier owner, or after the last try."""
         interval_s = facts.info.config.sync_point_interval_seconds

@@ -5,9 +5,9 @@
     ▲                     │ 6 s                       │ capture lost, stopped, failed
     └─────────────────────┴───────── offline ◄────────┘
 
-A check costs nothing here, so it is made in every tick instead of every 30 s: a lost worker is replaced in the tick
-that sees it lost. A worker is never stopped because something about it is not known yet, only because it is no longer
-the newest.
+``STAGES`` is the whole machine. A check costs nothing here, so it is made in every tick instead of every 30 s: a lost
+worker is replaced in the tick that sees it lost. A worker is never stopped because something about it is not known yet,
+only because it is no longer the newest.
 
 **Two workers must never be effective at once**, and this manager alone cannot hold that: a capture that is cut off
 may continue for a while. What holds it is the epoch in each order: a unit writes ``UnitRecord`` and moves ``LogHead``
@@ -26,6 +26,7 @@ from owner.settings import WorkerSettings
 from reactor.ids import CaptureId
 from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
 from reactor.records.changefeed import Mode, RunningError, Unit, UnitRecord
+from reactor.transitions import History
 
 #: More orders than one owner gives for one changefeed, at one in six seconds.
 _EPOCHS_PER_OWNER = 100_000
@@ -41,6 +42,35 @@ class Stage(StrEnum):
     ONLINE = "online"
     FINISHED = "finished"
     OFFLINE = "offline"
+
+
+class Fate(StrEnum):
+    """What becomes of a worker: what its capture says of it, or that this is gone."""
+
+    RUNNING = "says running"
+    FINISHED = "says finished"
+    STOPPED = "says stopped"
+    ERROR = "says error"
+    FORGOTTEN = "knows nothing of it"
+    LEASE_OVER = "lease over"
+
+
+#: (stage, fate) → stage. A new order, which ``CREATING`` begins with, is no transition but another worker.
+STAGES: dict[tuple[Stage, Fate], Stage] = {
+    **{(stage, Fate.RUNNING): Stage.ONLINE for stage in Stage},
+    **{(stage, Fate.FINISHED): Stage.FINISHED for stage in Stage},
+    **{(stage, fate): Stage.OFFLINE for stage in Stage for fate in (Fate.STOPPED, Fate.ERROR)},
+    (Stage.ONLINE, Fate.FORGOTTEN): Stage.OFFLINE,
+    (Stage.CREATING, Fate.LEASE_OVER): Stage.OFFLINE,
+    (Stage.ONLINE, Fate.LEASE_OVER): Stage.OFFLINE,
+    (Stage.OFFLINE, Fate.LEASE_OVER): Stage.OFFLINE,
+}
+_FATES = {
+    WorkerStage.RUNNING: Fate.RUNNING,
+    WorkerStage.FINISHED: Fate.FINISHED,
+    WorkerStage.STOPPED: Fate.STOPPED,
+    WorkerStage.ERROR: Fate.ERROR,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +91,6 @@ class Worker:
     seconds_left: float | None = None
     #: what it is waiting to pass by itself
     trouble: RunningError | None = None
-
-    def enter(self, stage: Stage, now: float) -> "Worker":
-        return self if self.stage is stage else replace(self, stage=stage, since=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +126,7 @@ class WorkerManager:
         self._reported: dict[CaptureId, WorkerStatus] = {}
         self._errors: list[RunningError] = []
         self._stops: list[WorkerOrder] = []
+        self._steps = History("worker")
 
     def handle_report(self, capture: CaptureId, status: WorkerStatus | None, now: float) -> None:
         """What one heartbeat answer of ``capture`` says. Old epochs are asked to stop and change nothing."""
@@ -123,7 +151,7 @@ class WorkerManager:
             del self._reported[capture]
         for source, worker in self.workers.items():
             if worker.capture not in present and worker.stage is not Stage.FINISHED:
-                self.workers[source] = worker.enter(Stage.OFFLINE, now)
+                self.workers[source] = self._enter(worker, Fate.LEASE_OVER, now)
 
     def count_on(self, capture: CaptureId) -> int:
         """Workers that are, or are about to be, on ``capture``."""
@@ -191,6 +219,9 @@ class WorkerManager:
         if capture is None:
             return []
         self.epoch_floor += 1
+        assert old is None or old.epoch < self.epoch_floor, "a new order fences the old one off"
+        assert all(status.epoch < self.epoch_floor for status in self._reported.values()), "and whatever runs anywhere"
+        self._steps.note(old.stage if old else "none", f"order {self.epoch_floor} to {capture}", Stage.CREATING)
         self.workers[source] = Worker(source, unit, capture, self.epoch_floor, Stage.CREATING, now)
         return [WorkerOrder(capture, StartWorker(source, unit, self.epoch_floor))]
 
@@ -214,15 +245,19 @@ class WorkerManager:
         trouble = status.error if status.stage is WorkerStage.RUNNING else None
         is_new = worker.stage is Stage.CREATING
         worker = replace(worker, trouble=trouble, rows_before=status.rows_done if is_new else worker.rows_before)
-        worker = _with_progress(worker, status, now)
-        match status.stage:
-            case WorkerStage.RUNNING:
-                return worker.enter(Stage.ONLINE, now)
-            case WorkerStage.FINISHED:
-                return worker.enter(Stage.FINISHED, now)
-            case WorkerStage.ERROR if worker.stage is not Stage.OFFLINE:
-                self._note_error(status.error)
-        return worker.enter(Stage.OFFLINE, now)
+        if status.stage is WorkerStage.ERROR and worker.stage is not Stage.OFFLINE:
+            self._note_error(status.error)
+        return self._enter(_with_progress(worker, status, now), _FATES[status.stage], now)
+
+    def _enter(self, worker: Worker, fate: Fate, now: float) -> Worker:
+        """:raises InvalidTransitionError: its stage has no row for it."""
+        stage = STAGES.get((worker.stage, fate))
+        if stage is None:
+            raise self._steps.invalid(f"{worker.stage} under order {worker.epoch}", fate)
+        if stage is worker.stage:
+            return worker
+        self._steps.note(worker.stage, f"{worker.capture} {fate}, order {worker.epoch}", stage)
+        return replace(worker, stage=stage, since=now, trouble=worker.trouble if stage is Stage.ONLINE else None)
 
     def _note_error(self, error: RunningError | None) -> None:
         """A fenced worker is no fault of the changefeed: one with a newer epoch replaces it at once."""
@@ -233,7 +268,16 @@ class WorkerManager:
         """Its capture does not know of it any more. One being created may not have heard of its order yet."""
         for source, worker in self.workers.items():
             if worker.capture == capture and worker.stage is Stage.ONLINE:
-                self.workers[source] = worker.enter(Stage.OFFLINE, now)
+                self.workers[source] = self._enter(worker, Fate.FORGOTTEN, now)
+
+    def validate(self) -> None:
+        """Assert what holds between two ticks."""
+        for source, worker in self.workers.items():
+            assert worker.source == source, f"worker {worker} is at {source}"
+            assert worker.epoch <= self.epoch_floor, f"order {worker.epoch} is not below {self.epoch_floor}"
+            assert worker.trouble is None or worker.stage is Stage.ONLINE, f"worker {worker} waits, but does not run"
+        newest = max((status.epoch for status in self._reported.values()), default=0)
+        assert newest <= self.epoch_floor, f"epoch {newest} is reported, the next order has {self.epoch_floor + 1}"
 
 
 def _with_progress(worker: Worker, status: WorkerStatus, now: float) -> Worker:

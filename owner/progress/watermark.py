@@ -77,3 +77,9 @@ def covers(tables: Collection[int], positions: Iterable[SpanPosition]) -> bool:
         if span.start <= covered_to[span.table_id]:
             covered_to[span.table_id] = max(covered_to[span.table_id], span.end)
     return all(end == KEY_SPACE for end in covered_to.values())
+
+
+def validate(status: ChangefeedStatus) -> None:
+    """Assert what holds of every status that an owner has stated."""
+    assert status.checkpoint_ts <= status.resolved_ts, f"checkpoint {status.checkpoint_ts} is past {status.resolved_ts}"
+    assert status.checkpoint_ts <= status.min_table_barrier_ts, f"{status} is past its barrier"

@@ -163,6 +163,17 @@ class CaptureManager:
         times = [capture.heartbeat_at + self._settings.heartbeat_s for capture in self.captures.values()]
         return min(times, default=float("inf"))
 
+    def validate(self) -> None:
+        """Assert what holds between two rounds."""
+        for id, capture in self.captures.items():
+            assert capture.id == id, f"capture {capture.id} is known as {id}"
+            has_answered = capture.status is not CaptureStatus.UNINITIALIZED
+            assert bool(capture.epoch) == has_answered, (
+                f"capture {id} is {capture.status}, its run is {capture.epoch!r}"
+            )
+        assert self._first_answers.keys() <= self.captures.keys(), "answers are kept of captures that are gone"
+        assert not (self.is_initialized and self._first_answers), "first answers are kept after the start"
+
     def _due_fully(self, held: Held, heartbeat_budget: HeartbeatBudget, now: float) -> set[CaptureId]:
         """Who is asked for everything now: whoever was not asked for the longest time, as many as a round can take.
 

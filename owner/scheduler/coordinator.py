@@ -158,6 +158,17 @@ class Coordinator:
         reports, self._reports = self._reports, []
         return reports
 
+    def validate(self) -> None:
+        """Assert what holds between two rounds."""
+        self.captures.validate()
+        self.span_index.validate()
+        assert not self.sets or self.captures.is_initialized, "spans are known before all captures have answered"
+        present = self.captures.captures.keys()
+        for span, replication in self.sets.items():
+            assert replication.captures.keys() <= present, f"span {span} is on captures that are gone"
+        for span, task in self.inflight.running.items():
+            assert task.span == span, f"the task of {span} is of {task.span}"
+
     def _refuses(self, message: Message) -> bool:
         header, identity = message.header, self.identity
         if (header.owner_revision, header.changefeed_epoch) != (identity.owner_revision, identity.changefeed_epoch):

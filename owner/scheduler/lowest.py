@@ -5,6 +5,8 @@ is counted, and the least of them is at the top of a heap. A position where nobo
 comes to the top.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 from reactor.ids import Ts
@@ -57,6 +59,12 @@ class Lowest:
             self.remove(before, many)
         elif time:
             self._times[after] = time
+
+    def validate(self, positions: Iterable[Ts]) -> None:
+        """Assert that these are the positions that were added and not removed."""
+        assert self._counts == Counter(positions), "positions are counted that nobody has, or not counted"
+        assert self._counts.keys() <= set(self._heap), "a position is missing in the heap"
+        assert self._times.keys() <= self._counts.keys(), "a time is kept of a position where nobody is"
 
     def _push(self, ts: Ts) -> None:
         """Positions that are left while there is a slower one would gather in the heap for ever."""

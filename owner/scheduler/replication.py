@@ -14,7 +14,8 @@ Removing     whoever has it is stopped, and the span is forgotten
 
 The rule that everything here serves: **a secondary is promoted only when no other capture can still be writing** - each
 one said Stopped or Absent, or its lease is over (``handle_capture_gone``). ``Stopping`` is never enough, and captures
-whose role is not known (they were stopping when this owner came) count as writers. ``_ROWS`` is the whole machine.
+whose role is not known (they were stopping when this owner came) count as writers. ``_ROWS`` is the whole machine;
+``_NEXT`` says which state may follow which, whatever the rows' actions do.
 
 Messages of one capture must come in order (``capture.messaging.messenger`` promises it); they may be late, lost, or
 doubled in a row: what is lost is asked for again by the next heartbeat, and every answer to a known state is sent
@@ -28,6 +29,7 @@ from enum import Enum, StrEnum, auto
 from owner.errors import InconsistentSpanError, MultiplePrimaryError
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import AddSpan, RemoveSpan, SpanCheckpoint, SpanState, SpanStatus
+from reactor.transitions import Steps, invalid, noted
 
 
 class SetState(StrEnum):
@@ -60,7 +62,7 @@ Orders = list[Order]
 class ReplicationSet:
     """The machine of one span. Methods return the orders to send; an inconsistency raises and changes nothing more."""
 
-    __slots__ = ("captures", "checkpoint", "checkpoint_time", "span", "state")
+    __slots__ = ("captures", "checkpoint", "checkpoint_time", "span", "state", "steps")
 
     def __init__(self, span: TableSpan, checkpoint_ts: Ts) -> None:
         self.span = span
@@ -68,6 +70,8 @@ class ReplicationSet:
         self.captures: dict[CaptureId, Role] = {}
         self.checkpoint = SpanCheckpoint(checkpoint_ts, checkpoint_ts)
         self.checkpoint_time = 0.0
+        #: how it came to its state
+        self.steps: Steps = ()
 
     @classmethod
     def rebuild(cls, span: TableSpan, checkpoint_ts: Ts, statuses: Mapping[CaptureId, SpanStatus]) -> "ReplicationSet":
@@ -85,6 +89,7 @@ class ReplicationSet:
             self.state = SetState.REPLICATING
         elif self.captures:
             self.state = SetState.REMOVING
+        self.steps = noted((), SetState.ABSENT, "first answers", self.state)
         self.check()
         return self
 
@@ -104,19 +109,20 @@ class ReplicationSet:
         """Start on ``capture``; nothing unless nobody has the span."""
         if self.state is not SetState.ABSENT:
             return []
-        return self._prepare_on(capture)
+        return self._prepare_on(capture, "add")
 
     def handle_move(self, capture: CaptureId) -> Orders:
         """Start the two-phase move to ``capture``; nothing unless somebody else writes undisturbed."""
         if self.state is not SetState.REPLICATING or capture in self.captures:
             return []
-        return self._prepare_on(capture)
+        return self._prepare_on(capture, "move")
 
     def handle_remove(self) -> Orders:
         """Stop the writer and forget the span; nothing unless it is replicating (ask again later)."""
         if self.state is not SetState.REPLICATING or self.primary is None:
             return []
-        self.state = SetState.REMOVING
+        before, self.state = self.state, SetState.REMOVING
+        self._note(before, "remove")
         return [self._remove(self.primary)]
 
     def handle_capture_gone(self, capture: CaptureId) -> Orders:
@@ -150,14 +156,32 @@ class ReplicationSet:
         if not fits[self.state]:
             raise InconsistentSpanError(f"span {self.span} is {self.state} with roles {self.captures}")
 
+    def validate(self, span: TableSpan) -> None:
+        """Assert what holds between two messages."""
+        self.check()
+        assert self.span == span, f"{self.span} is known as {span}"
+        assert self.checkpoint.checkpoint_ts <= self.checkpoint.resolved_ts, f"{span} is written past what is resolved"
+        assert not self.is_removed, f"{span} is removed, and not forgotten"
+
     def _handle(self, capture: CaptureId, status: SpanStatus) -> Orders:
         role = self.captures[capture]
         if role is Role.PRIMARY or status.state is SpanState.STOPPED:
             self._raise_checkpoint(status)
         row = _ROWS.get((self.state, role, status.state))
-        orders = row(self, capture) if row else []
+        if row is None:
+            return []
+        before = self.state
+        orders = row(self, capture)
+        if self.state is not before:
+            self._note(before, _CAUSES[role, status.state])
         self.check()
         return orders
+
+    def _note(self, before: SetState, cause: str) -> None:
+        """:raises InvalidTransitionError: the state that it has now does not follow on ``before``."""
+        if self.state not in _NEXT[before]:
+            raise invalid(f"span {self.span}", before, f"{cause} (to {self.state})", self.steps)
+        self.steps = noted(self.steps, before, cause, self.state, kept=_STEPS_KEPT)
 
     # The rows' actions. Each leaves state and roles fitting together.
 
@@ -237,9 +261,11 @@ class ReplicationSet:
 
     # Helpers
 
-    def _prepare_on(self, capture: CaptureId) -> Orders:
+    def _prepare_on(self, capture: CaptureId, cause: str) -> Orders:
+        assert capture not in self.captures, "who has a span does not get it again"
         self.captures[capture] = Role.SECONDARY
-        self.state = SetState.PREPARE
+        before, self.state = self.state, SetState.PREPARE
+        self._note(before, cause)
         self.check()
         return [self._add(capture, is_secondary=True)]
 
@@ -282,6 +308,7 @@ class ReplicationSet:
         return next((capture for capture, has in self.captures.items() if has is role), None)
 
     def _add(self, capture: CaptureId, *, is_secondary: bool) -> Order:
+        assert is_secondary or self.captures.keys() == {capture}, "run is sent only when nobody else may still write"
         return Order(capture, AddSpan(self.span, is_secondary, self.checkpoint))
 
     def _remove(self, capture: CaptureId) -> Order:
@@ -291,6 +318,18 @@ class ReplicationSet:
 Row = Callable[[ReplicationSet, CaptureId], Orders]
 _PREPARE, _COMMIT = SetState.PREPARE, SetState.COMMIT
 _REPLICATING, _REMOVING = SetState.REPLICATING, SetState.REMOVING
+
+#: steps that are kept of each span: there are many spans
+_STEPS_KEPT = 6
+#: state → those that may follow on it
+_NEXT: dict[SetState, frozenset[SetState]] = {
+    SetState.ABSENT: frozenset({_PREPARE}),
+    _PREPARE: frozenset({_COMMIT, _REPLICATING, _REMOVING, SetState.ABSENT}),
+    _COMMIT: frozenset({_REPLICATING, _REMOVING, SetState.ABSENT}),
+    _REPLICATING: frozenset({_PREPARE, _REMOVING, SetState.ABSENT}),
+    _REMOVING: frozenset(),
+}
+_CAUSES = {(role, said): f"{role.name.lower()} is {said.name.lower()}" for role in Role for said in SpanState}
 _GONE = (SpanState.ABSENT, SpanState.STOPPED)
 _HERE = (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
 

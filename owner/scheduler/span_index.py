@@ -165,6 +165,24 @@ class SpanIndex:
             self.lowest.move(before_ts, after_ts, time, many)
         return others
 
+    def validate(self) -> None:
+        """Assert that everything that is kept is what a scan of all sets would find."""
+        sets, wanted = self.sets, self._wanted
+        held: dict[CaptureId, set[TableSpan]] = {}
+        for span, replication in sets.items():
+            replication.validate(span)
+            for capture in replication.captures:
+                held.setdefault(capture, set()).add(span)
+        assert {id: spans.keys() for id, spans in self._held.items() if spans} == held, "who has what is wrong"
+        unsettled = {span for span, known in sets.items() if known.state is not SetState.REPLICATING}
+        assert self._unsettled.keys() == unsettled, "what is under way is wrong"
+        missing = {span for span in wanted if span not in sets or not sets[span].captures}
+        assert self._missing.keys() == missing, "what nobody has is wrong"
+        assert self._surplus.keys() == sets.keys() - wanted, "what should not be there is wrong"
+        counted = {span for span in wanted if span.table_id not in self._aside}
+        assert self._unknown == counted - sets.keys(), "of what nothing is known is wrong"
+        self.lowest.validate(sets[span].checkpoint.checkpoint_ts for span in counted & sets.keys())
+
     def _counts(self, span: TableSpan) -> bool:
         return span in self._wanted and span.table_id not in self._aside
 

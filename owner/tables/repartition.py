@@ -92,6 +92,10 @@ class Repartitions:
         tables = ", ".join(self._name(id) for id in away)
         return f"{tables}: getting other spans{trouble[0] if trouble else ''}"
 
+    def validate(self) -> None:
+        """Assert what holds between two ticks."""
+        assert self._ask_at.keys() <= self._stopping, "the sink is asked of a table whose spans still run"
+
     def _name(self, table_id: int) -> str:
         table = self._tables.get(table_id)
         return f"{table.schema_name}.{table.name}" if table else f"table {table_id}"

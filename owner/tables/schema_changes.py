@@ -111,6 +111,11 @@ class SchemaChanges:
             return float("inf")
         return min((work.retry_at for work in self._works.values() if work.retry_at is not None), default=float("inf"))
 
+    def validate(self) -> None:
+        """Assert what holds between two ticks."""
+        under_way = [name for name, work in self._works.items() if work.retry_at is None and not work.is_applied]
+        assert len(under_way) <= _AT_ONCE, f"the sink is asked for {len(under_way)} schema changes at once"
+
     def _continue(self, facts: "Facts", part: DdlRecord, spans: Collection[SpanPosition], now: float) -> list[Effect]:
         work = self._works.get(_name_of(part))
         if work is not None and work.is_applied:

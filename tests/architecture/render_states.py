@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from agent.control import effects
-from agent.control.table_span import EVENTS, LocalSpan, Order
+from agent.control.table_span import EVENTS, LATE, LocalSpan, Order
 from agent.control.unit_slot import UnitSlot
 from owner.errors import JobRefusedError, SpanError
+from owner.feed import hold_stages
+from owner.feed.hold_stages import FLOWS
 from owner.feed.state import FAST_FAIL, FENCED, PASSING, Trigger, step
 from owner.feed.workers import Placement, Stage, Worker, WorkerManager, WorkerOrder
 from owner.progress.units import SEQUENCES, current_unit
 from owner.scheduler.replication import Order as SpanOrder
 from owner.scheduler.replication import ReplicationSet, Role, SetState
 from owner.settings import WorkerSettings
+from reactor.errors import InvalidTransitionError
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import (
     AddSpan,
@@ -29,6 +32,8 @@ from reactor.messages import (
     WorkerStatus,
 )
 from reactor.records.changefeed import FeedState, Mode, RunningError, Unit, UnitRecord, UnitStage
+from reactor.records.held import HeldTable, HoldStage
+from reactor.transitions import History
 from tests.unit.owner.owner_build import info
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "states"
@@ -60,6 +65,8 @@ def feed_state() -> str:
         try:
             after = step(before, trigger, error=FAULT)
         except JobRefusedError:
+            return "refused"
+        except InvalidTransitionError:
             return NOTHING
         return f"**{after.state}**" if after.epoch > before.epoch else after.state
 
@@ -67,7 +74,8 @@ def feed_state() -> str:
     return page(
         "States of a changefeed",
         "`owner/feed/state.py`. Down: the state; across: what happens. **Bold**: its parts start or stop, so the epoch "
-        f"grows and whatever is left of the run before is refused everywhere. `{NOTHING}`: refused, nothing changes.",
+        "grows and whatever is left of the run before is refused everywhere. *refused*: an operator hears that it is "
+        f"not possible. `{NOTHING}`: cannot happen, and is `InvalidTransition`, with the steps before it, if it does.",
         table("state", [trigger.value for trigger in Trigger], rows),
         "An error is *fatal* when it says so itself, or when its code is one of "
         f"{', '.join(f'`{code}`' for code in sorted(FAST_FAIL))}. "
@@ -80,6 +88,45 @@ def feed_state() -> str:
         "error is `GCTTLExceeded`.",
         "A running changefeed is also a `warning` for as long as one of its tables is held (docs/operating.md), its "
         "source is waited for, or nothing moves.",
+    )
+
+
+# Held tables
+
+
+def held_table() -> str:
+    stages = (None, *HoldStage)
+
+    def record(stage: HoldStage | None) -> HeldTable | None:
+        return None if stage is None else HeldTable(table_id=1, stage=stage, error=FAULT)
+
+    def cell(before: HoldStage | None, trigger: hold_stages.Trigger) -> str:
+        for after in stages:
+            if (before, after) == (None, None):
+                continue
+            try:
+                hold_stages.note_step(History("table"), trigger, record(before), record(after))
+            except InvalidTransitionError:
+                continue
+            return f"→ **{after or FLOWS}**"
+        return NOTHING
+
+    triggers = list(hold_stages.Trigger)
+    return page(
+        "A table that is held",
+        "`owner/feed/hold_stages.py` has the table, `owner/feed/held.py` what makes it move. A table that flows has no "
+        "record. One that is *held* has no spans; one that is *tried* is written again and catches up, and holds "
+        f"nobody back; what a *lost* table needs of the log is gone. `{NOTHING}`: cannot happen, and is "
+        "`InvalidTransition`, with the steps before it, if it does. An error of a table that is held or lost already "
+        "changes nothing. *Time, or an operator*: 5 s after the first error, then twice as long each time, at most 5 "
+        "min; a table that the source cannot follow waits for an operator. *At the checkpoint*: all its spans are "
+        "written, and as far as the checkpoint that the same commit states.",
+        "Its Ts only grows: everything at or below it is in the sink, and the log above it is kept.",
+        table(
+            "stage",
+            [trigger.value for trigger in triggers],
+            [(stage or FLOWS, [cell(stage, trigger) for trigger in triggers]) for stage in stages],
+        ),
     )
 
 
@@ -211,6 +258,8 @@ def agent_span() -> str:
     events = tuple(dict.fromkeys(event for _, event in EVENTS))
 
     def happened(state: SpanState, event: type[effects.SpanEvent]) -> str:
+        if (state, event) in LATE:
+            return "late"
         after = EVENTS.get((state, event))
         return f"→ **{after.name.lower()}**; reply" if after is not None else NOTHING
 
@@ -220,8 +269,9 @@ def agent_span() -> str:
         "an order "
         "that meets another one in work is dropped, since the owner sends again until it sees what it wants.",
         table("state", [o.name for o in Order], [(s.name.lower(), [ordered(s, o) for o in Order]) for s in SAID]),
-        f"What its writer says. `{NOTHING}`: it came too late to matter. A span that is stopped is reported once, then "
-        "forgotten.",
+        f"What its writer says. *late*: it comes too late to matter. `{NOTHING}`: cannot happen, and is "
+        "`InvalidTransition`, with the steps before it, if it does. A span that is stopped is reported once, then "
+        "forgotten; what is said of a span that is forgotten is dropped.",
         table(
             "state",
             [event.__name__ for event in events],
@@ -350,6 +400,7 @@ def _worker_order(order: WorkerOrder) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "changefeed.md": feed_state,
+    "held-table.md": held_table,
     "replication-set.md": replication_set,
     "agent-span.md": agent_span,
     "unit.md": unit,

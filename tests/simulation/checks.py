@@ -7,6 +7,7 @@
 - held tables: everything up to their Ts is in the sink, the log behind it is kept, and what flows again has reached the
   checkpoint
 - the owner: its spans of a table are the table, and no changefeed fails for good or because spans contradict each other
+- owner and agents: after everything they decide, they are in a state that they may be in (``validate``)
 """
 
 from collections import Counter
@@ -14,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agent.control.agent import Agent
 from agent.log.head import epoch_of
 from agent.log.segment import SegmentName
+from owner.owner import Owner
 from reactor import keys
-from reactor.errors import InvalidKeyError
+from reactor.errors import InvalidKeyError, WeirError
 from reactor.ids import KEY_SPACE, ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, UnitRecord
 from reactor.records.held import HeldTable, needed_ts
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 #: bugs are logged at this level
 _ERROR = "error"
 #: errors that no fault of the world outside brings about
-_NEVER = ("Internal", "InconsistentSpan", "MultiplePrimary")
+_NEVER = ("Internal", "InconsistentSpan", "InvalidTransition", "MultiplePrimary")
 
 
 @dataclass(slots=True)
@@ -88,6 +91,13 @@ class Checks:
         """A worker is about to decide: on what is at least as new as its own last commit."""
         if worker.state.revision < worker._cursor.barrier:
             self._world.violate(f"a tick at {worker.state.revision}, before its own commit {worker._cursor.barrier}")
+
+    def validate(self, known: Owner | Agent) -> None:
+        """An owner or agent has decided something."""
+        try:
+            known.validate()
+        except (AssertionError, WeirError) as error:
+            self._world.violate(f"{type(known).__name__} of {known.capture[:6]} is in an invalid state: {error}")
 
     def look(self) -> None:
         """What is seen by looking at the captures themselves."""

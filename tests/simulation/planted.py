@@ -22,11 +22,13 @@ from capture.member import arrival, diff
 from capture.member.cluster_service import ClusterService
 from owner import jobs
 from owner.feed.held import HeldTables
+from owner.feed.hold_stages import Trigger
 from owner.feed.sync_points import SyncPoints
 from owner.progress.facts import Facts
 from owner.questions import ReadPositions
 from owner.scheduler import replication
 from owner.scheduler.coordinator import Coordinator
+from owner.scheduler.lowest import Lowest
 from owner.scheduler.replication import ReplicationSet, Role
 from owner.tables import schema_changes as ddl
 from owner.tables.repartition import Repartitions
@@ -304,7 +306,7 @@ def let_a_held_table_flow_at_once(stack: ExitStack) -> None:
 
     def catch_up(self: HeldTables, facts: Any, status: Any, spans: Any, verdict: Any, now: float) -> None:
         for id in _tried(facts):
-            self._change(verdict, facts.held[id], None, "a held table flows again")
+            self._change(verdict, Trigger.CAUGHT_UP, facts.held[id], None)
 
     _replace(stack, HeldTables, "catch_up", catch_up)
 
@@ -317,6 +319,11 @@ def keep_no_log_for_held_tables(stack: ExitStack) -> None:
         return original(at, entries, replace(needs, held_ts=MAX_TS), **kwargs)
 
     _replace(stack, retention, "plan", plan)
+
+
+def forget_a_span_in_one_place_only(stack: ExitStack) -> None:
+    """A span that nobody has any more is still counted among the positions."""
+    _replace(stack, Lowest, "remove", lambda self, ts, many=1: None)
 
 
 def _tried(facts: Any) -> list[int]:
@@ -353,6 +360,7 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         start_a_held_table_at_the_checkpoint,
         let_a_held_table_flow_at_once,
         keep_no_log_for_held_tables,
+        forget_a_span_in_one_place_only,
     )
 }
 

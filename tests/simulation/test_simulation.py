@@ -15,6 +15,7 @@ _CHEAP = {
     "alter before the spans are there": 5,
     "compare what was not held": 5,
     "cut before the sink has": 40,
+    "forget a span in one place only": 5,
     "forget the from ts check": 30,
     "let a held table flow at once": 20,
     "forget what holds a table": 5,
@@ -25,6 +26,11 @@ _CHEAP = {
     "write past the barrier": 5,
     "state a checkpoint of some spans": 20,
 }
+
+
+@pytest.fixture
+def valid_state() -> None:
+    """Runs validate after every tick themselves, and those with a planted bug end in any state."""
 
 
 @pytest.mark.timeout(900)

@@ -15,6 +15,8 @@ from unittest import mock
 
 import anyio
 
+from agent.control.agent import Agent
+from owner.owner import Owner
 from reactor.errors import WeirError
 from reactor.worker import EtcdWorker
 from tests.simulation.backend import known_loop, ordered_cancellation
@@ -149,9 +151,23 @@ def _clock_of(world: World) -> Callable[[], float]:
 def _watched(tick: Callable[[EtcdWorker, float], bool], world: World) -> Callable[[EtcdWorker, float], bool]:
     def watched(worker: EtcdWorker, now: float) -> bool:
         world.checks.note_tick(worker)
-        return tick(worker, now)
+        done = tick(worker, now)
+        if isinstance(worker._reactor, Owner):
+            world.checks.validate(worker._reactor)
+        return done
 
     return watched
+
+
+def _validated(method: Callable[..., T], world: World) -> Callable[..., T]:
+    """An agent's method, after which it must be in a state that it may be in."""
+
+    def validated(self: Agent, *args: Any) -> T:
+        done = method(self, *args)
+        world.checks.validate(self)
+        return done
+
+    return validated
 
 
 @contextmanager
@@ -183,6 +199,8 @@ def closed_world(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch("uuid.uuid4", new_id))
         stack.enter_context(mock.patch.object(EtcdWorker, "_tick", _watched(EtcdWorker._tick, world)))
         stack.enter_context(world.crashes.planted())
+        for name in ("handle", "handle_event", "tick"):
+            stack.enter_context(mock.patch.object(Agent, name, _validated(getattr(Agent, name), world)))
         for clock in _CLOCKS:
             stack.enter_context(mock.patch(clock, _clock_of(world)))
         yield

@@ -147,3 +147,19 @@ async def test_a_sink_that_is_away_is_asked_until_it_is_back_and_people_are_told
         await r.writer.tell(effects.StopSpan(SPAN))
         assert isinstance((await r.settle())[-1], effects.SpanStopped)
         assert len(asked) == 1, "a span that was stopped asks no more"
+
+
+async def test_after_its_last_word_it_says_and_does_nothing() -> None:
+    """Its successor may be writing by now: a stop that crossed with the failure must leave that in the flusher."""
+    async with rig() as r:
+        await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
+        await r.writer.tell(effects.RunSpan(SPAN, Ts(10)))
+        await r.settle()
+        error = RunningError(code="Sink", message="refused")
+        await r.writer.tell(SpanFlushed(r.flusher.inside[SPAN], error=error))
+        assert (await r.settle())[-1] == effects.SpanFailed(SPAN, error)
+        count, successor = len(r.events), SpanPosition(SPAN, TABLE, Ts(10), Ts(10))
+        r.flusher.inside[SPAN] = successor
+        await r.writer.tell(effects.StopSpan(SPAN))
+        assert len(await r.settle()) == count
+        assert r.flusher.inside == {SPAN: successor}

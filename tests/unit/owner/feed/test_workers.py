@@ -4,9 +4,10 @@ from functools import partial
 
 import pytest
 
-from owner.feed.workers import Placement, Stage, WorkerManager, WorkerOrder, first_epoch
+from owner.feed.workers import Fate, Placement, Stage, WorkerManager, WorkerOrder, first_epoch
 from owner.progress.units import SEQUENCES, current_unit, ordinal, tables_of
 from owner.settings import WorkerSettings
+from reactor.errors import InvalidTransitionError
 from reactor.ids import CaptureId, Ts
 from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
 from reactor.records.changefeed import Mode, TableRecord, Unit, UnitRecord, UnitStage
@@ -215,3 +216,22 @@ def test_placement_prefers_staying_then_least_then_id() -> None:
     assert where.choose(stay_on=None, avoid=B) == C
     assert place(A).choose(stay_on=None, avoid=A) == A
     assert where.choose(stay_on=CaptureId("gone"), avoid=None) == B
+
+
+def test_a_fate_that_the_table_lacks_says_how_the_worker_came_there() -> None:
+    """A finished worker needs no capture any more: that it loses one is nothing that happens to it."""
+    known = manager()
+    tick(known, None, place(A), 0.0)
+    known.handle_report(A, said(Unit.DUMP, known.workers[MAIN].epoch, WorkerStage.FINISHED), 1.0)
+    with pytest.raises(InvalidTransitionError, match=r"finished under order 1, .*\(a says finished, order 1\)-> fin"):
+        known._enter(known.workers[MAIN], Fate.LEASE_OVER, 2.0)
+
+
+def test_a_worker_that_is_lost_waits_for_nothing_any_more() -> None:
+    known = manager()
+    tick(known, None, place(A), 0.0)
+    status = WorkerStatus(MAIN, Unit.DUMP, known.workers[MAIN].epoch, WorkerStage.RUNNING, error=error())
+    known.handle_report(A, status, 1.0)
+    assert known.workers[MAIN].trouble == error()
+    known.handle_alive([], 2.0)
+    assert known.workers[MAIN].trouble is None
