@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 from agent.control.agent import Agent
+from agent.control.processors import Processors
 from owner.owner import Owner
 
 #: a test that makes more of them is one that generates its cases
@@ -20,6 +21,7 @@ def watching() -> Iterator[deque[Any]]:
     with (
         mock.patch.object(Owner, "__init__", _noting(Owner.__init__, made)),
         mock.patch.object(Agent, "__init__", _noting(Agent.__init__, made)),
+        mock.patch.object(Processors, "__init__", _noting(Processors.__init__, made)),
     ):
         yield made
 

@@ -134,6 +134,7 @@ class Flusher:
     async def handle(self, message: Join | Leave | Poke) -> SpanPosition | None:
         match message:
             case Join(position):
+                assert position.span not in self._positions, f"span {position.span} is written twice"
                 self._positions[position.span] = position
                 self.poke()
             case Leave(span):
@@ -213,6 +214,8 @@ class Flusher:
         is_whole = any(span.error is not None and not span.error.is_of_table for span in spans)
         self._failures = self._failures + 1 if is_whole else 0
         for span in spans:
+            before = self._positions[span.position.span]
+            assert span.position.checkpoint_ts >= before.checkpoint_ts, f"span {before.span} went back in a flush"
             self._positions[span.position.span] = span.position
             if self._is_news(span):
                 self._report(span)
@@ -269,12 +272,12 @@ class Flusher:
         """The earliest span that waits on its own; others are flushed meanwhile."""
         waiting = [at for span, (_, at) in self._failing.items() if span in self._positions and at > now]
         if waiting and not self._is_waiting and not (self._wake_at and now < self._wake_at <= min(waiting)):
-            assert self._context is not None
+            assert self._context is not None, "it runs"
             self._wake_at = min(waiting)
             self._context.schedule(self._wake_at - now, Poke())
 
     def _try_again(self) -> None:
-        assert self._context is not None
+        assert self._context is not None, "it runs"
         if not self._is_waiting:
             self._is_waiting = True
             self._context.schedule(_wait_s(self._failures), Poke())

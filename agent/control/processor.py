@@ -232,7 +232,8 @@ class Processor:
         if table is None:
             self._unknown.append(order)
             return
-        assert self._context is not None
+        assert self._context is not None, "it runs"
+        assert order.span not in self._writers, f"span {order.span} has a writer, which has not said its last word"
         writer = self._writers[order.span] = _Writer(order.span, table)
         writer.ref = self._context.keep(
             lambda: self._build(writer),
@@ -306,7 +307,8 @@ class Processor:
     # Units
 
     def _start_unit(self, order: effects.StartUnit) -> None:
-        assert self._context is not None
+        assert self._context is not None, "it runs"
+        assert order.source not in self._units, f"a unit of {order.source} runs, which has not said its last word"
         runner = UnitRunner(self._runtime, emit=self._emit)
         unit = self._context.spawn(runner, f"{order.unit}-{order.source}-{order.epoch}", mailbox_size=4)
         self._units[order.source] = unit

@@ -90,7 +90,7 @@ class Processors:
     """The reactor. ``namespace`` and ``cluster`` place the keys it writes."""
 
     def __init__(self, capture: CaptureId, *, cluster: str, namespace: str = keys.DEFAULT_NAMESPACE) -> None:
-        self._capture = capture
+        self.capture = capture
         self._cluster = cluster
         self._namespace = namespace
         self._running: dict[ChangefeedId, int] = {}
@@ -112,6 +112,14 @@ class Processors:
         for changefeed in sorted(self._running.keys() | state.changefeeds.keys()):
             effects += self._settle(changefeed, state.changefeeds.get(changefeed), now)
         return effects
+
+    def validate(self) -> None:
+        """Assert what holds between two ticks."""
+        assert self._stopping <= self._running.keys(), "what does not run is stopping"
+        assert self._shown.keys() <= self._running.keys(), "what does not run is shown what is in etcd"
+        for changefeed, epoch in self._failed.items():
+            is_over = self._running.get(changefeed) != epoch or changefeed in self._stopping
+            assert is_over, f"{changefeed} has failed under epoch {epoch}, and still runs"
 
     def _meet_peers(self, state: ClusterState) -> list[ManagerEffect]:
         peers = tuple(sorted((info.id, info.peer_address) for info in state.captures.values()))
@@ -153,7 +161,7 @@ class Processors:
             return []
         if wanted is not None and epoch is None and self._failed.get(changefeed) != wanted.epoch:
             self._running[changefeed] = wanted.epoch
-            assert feed is not None
+            assert feed is not None, "what is wanted is there"
             self._shown[changefeed] = feed.change, now
             return [StartProcessor(changefeed, wanted), Observe(changefeed, feed)]
         if epoch is not None and (wanted is None or wanted.epoch != epoch):
@@ -193,13 +201,13 @@ class Processors:
         return effects
 
     def _commit(self, event: ProcessorReported) -> Commit:
-        error = event.error.with_(capture=self._capture)
+        error = event.error.with_(capture=self.capture)
         return self._change(event.changefeed, lambda old: _with(old, event, error))
 
     def _change(self, changefeed: ChangefeedId, change: Callable[[TaskPosition], TaskPosition]) -> Commit:
-        key = keys.PositionKey(self._cluster, self._namespace, self._capture, changefeed)
+        key = keys.PositionKey(self._cluster, self._namespace, self.capture, changefeed)
         patch = patches.patch_record(key, TaskPosition, lambda old: change(old or TaskPosition()))
-        alive = keys.CaptureKey(self._cluster, self._capture)
+        alive = keys.CaptureKey(self._cluster, self.capture)
         return Commit(patches.group([patch], requires=[alive]))
 
 

@@ -168,6 +168,7 @@ class LocalSpan:
                 self._enter(SpanState.PREPARING, order.name)
                 return Step((effects.PrepareSpan(self.span, self.checkpoint),))
             case Action.RUN:
+                assert self.state is SpanState.PREPARED, "run starts nothing but a span that is prepared"
                 self._in_work = order
                 return Step((effects.RunSpan(self.span, self.checkpoint.checkpoint_ts),))
             case Action.STOP:

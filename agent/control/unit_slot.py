@@ -68,6 +68,8 @@ class UnitSlot:
         order, self._next, self._stop_asked = self._next, None, False
         if order is None:
             return []
+        assert not self.is_running, f"two units of {self.source} would run here"
+        assert self.status is None or order.epoch > self.status.epoch, "orders only get newer"
         self.status = WorkerStatus(order.source, order.unit, order.epoch, WorkerStage.RUNNING)
         return [effects.StartUnit(order.source, order.unit, order.epoch)]
 

@@ -39,5 +39,6 @@ class Backoff:
             return None
         jitter = self._settings.jitter * (2 * self._uniform() - 1)
         wait_s = self._interval_s * (1 + jitter)
+        assert wait_s >= 0, f"a wait of {wait_s} s"
         self._interval_s = min(self._interval_s * self._settings.factor, self._settings.max_s)
         return wait_s

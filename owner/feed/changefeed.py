@@ -283,7 +283,7 @@ class Changefeed:
 
     def _tick_sync_points(self, run: Run, facts: Facts, now: float) -> list[Effect]:
         """A barrier that changes is sent to the captures in a round of its own, at once."""
-        assert self.sync_points is not None, "made with the run"
+        assert self.sync_points is not None, "sync points are made with the run"
         if run.repartitions.holds and self.sync_points.phase is Phase.IDLE:
             return []  # tables that are brought together have their turn first: both would wait for each other
         if not facts.info.config.sync_point_interval_seconds and self.sync_points.phase is Phase.IDLE:
@@ -315,6 +315,8 @@ class Changefeed:
         if reached is not None:
             reached = watermark.under(reached, self.held.ceiling(facts, run))
             status = watermark.merged(status, reached, limits)
+            known_ts = max(facts.status.checkpoint_ts, limits.lowest_ts)
+            assert facts.status.checkpoint_ts <= status.checkpoint_ts <= known_ts, f"{status} goes back, or too far"
         run.checkpoint_stall.note(status.checkpoint_ts, now)
         if _is_finished(facts, status):
             return status, self.machine.step(info, Trigger.FINISH)
@@ -332,6 +334,7 @@ class Changefeed:
 
     def _run_of(self, facts: Facts, now: float) -> Run:
         if self.run is None or self.run.epoch != facts.info.epoch:
+            assert is_running(facts.info.state), f"a run begins in a state that has been committed: {facts.info.state}"
             self._release()
             site, settings = self._site, self._settings
             identity = Identity(site.capture, self.id, settings.version, site.owner_revision, facts.info.epoch)
@@ -371,6 +374,7 @@ class Changefeed:
         now: float,
     ) -> list[Effect]:
         """What differs from what is stored, as one group; a record that has moved meanwhile makes it a conflict."""
+        assert feed.info is None or info.epoch >= feed.info.epoch, "the epoch of a changefeed never goes back"
         cluster, namespace = self._site.cluster, self._site.namespace
         changes = list(clearing)
         if feed.info is not None and info.state is not feed.info.state:

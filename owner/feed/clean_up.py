@@ -6,6 +6,7 @@ It is idempotent, so only the present owner has to remember that it is done.
 
 from typing import Any
 
+from owner.feed.state import is_running
 from owner.questions import ReleaseSource
 from owner.settings import OwnerSettings
 from reactor.ids import ChangefeedId
@@ -24,6 +25,7 @@ class CleanUp:
 
     def tick(self, changefeed: ChangefeedId, info: ChangefeedInfo, now: float) -> list[Ask[None]]:
         """Ask, if it is time to."""
+        assert not is_running(info.state), f"the source of a changefeed that is {info.state} is not cleaned up"
         if self.is_done or now < self._ask_at:
             return []
         self._ask_at = now + self._settings.remove_retry_s

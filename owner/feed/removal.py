@@ -13,6 +13,7 @@ from owner.settings import OwnerSettings
 from reactor import keys, patches
 from reactor.effects import Answer, Commit, Effect, Log
 from reactor.questions import Answered
+from reactor.records.changefeed import FeedState
 from reactor.state import ChangefeedState
 
 
@@ -44,12 +45,14 @@ class Removal:
 
     def tick(self, feed: ChangefeedState, cluster: str, namespace: str, now: float) -> list[Effect]:
         """The next step."""
+        assert feed.info is not None, "what has no info is swept"
+        assert feed.info.state is FeedState.REMOVED, "the state comes first: keys go when nobody runs it any more"
         self._since = now if self._since is None else self._since
         if self._is_over or self._clean_up.is_done:
             jobs, self._waiting_jobs = self._waiting_jobs, []
             return [Commit(_delete_all(feed, cluster, namespace)), *(Answer(job) for job in jobs)]
         effects = self._give_up_waiting(now)
-        return [*effects, *self._clean_up.tick(feed.id, feed.info, now)] if feed.info is not None else effects
+        return [*effects, *self._clean_up.tick(feed.id, feed.info, now)]
 
     def _give_up_waiting(self, now: float) -> list[Effect]:
         """Jobs are answered with what is in the way; the removal continues without them."""

@@ -7,7 +7,8 @@
 The Ts is where the log is when it is time. A span may slip past it by a flush that was under way, so the hold moves on
 to wherever the furthest is; and a version of the sink counts only if the records that lie in it are not past the hold,
 since what is up to the hold is in there already (the checkpoints say so). A sink that does not answer delays nobody for
-longer than ``read_timeout_s``: there is no point then, and the next one is tried an interval later.
+longer than ``read_timeout_s``: there is no point then, and the next one is tried an interval later. ``PHASES`` is the
+whole machine.
 """
 
 from collections.abc import Callable, Collection
@@ -23,12 +24,35 @@ from reactor.effects import Commit, Effect, Log
 from reactor.ids import Ts
 from reactor.questions import Answered, Ask
 from reactor.records.sync_point import SyncPoint
+from reactor.transitions import History
 
 
 class Phase(StrEnum):
     IDLE = "idle"
     HOLDING = "holding"
     READING = "reading"
+
+
+class Trigger(StrEnum):
+    """What moves a sync point on."""
+
+    DUE = "the interval is over"
+    TOGETHER = "every span is there"
+    SLIPPED = "a table is past it"
+    RECORDED = "the sink has answered"
+    GIVEN_UP = "no answer, or an error"
+    SWITCHED_OFF = "switched off"
+
+
+#: (phase, trigger) → phase
+PHASES: dict[tuple[Phase, Trigger], Phase] = {
+    (Phase.IDLE, Trigger.DUE): Phase.HOLDING,
+    (Phase.HOLDING, Trigger.TOGETHER): Phase.READING,
+    (Phase.READING, Trigger.SLIPPED): Phase.HOLDING,
+    (Phase.READING, Trigger.RECORDED): Phase.IDLE,
+    (Phase.READING, Trigger.GIVEN_UP): Phase.IDLE,
+    **{(phase, Trigger.SWITCHED_OFF): Phase.IDLE for phase in Phase},
+}
 
 
 class SyncPoints:
@@ -46,6 +70,7 @@ class SyncPoints:
         self._answer: Answered[tuple[TableRead, ...]] | None = None
         #: tables that were held when the sink was asked
         self._left_out: tuple[str, ...] = ()
+        self._steps = History("sync point")
 
     def handle_answer(self, answer: Answered[Any]) -> None:
         """What the sink says; an answer to an earlier question is of no use."""
@@ -56,7 +81,7 @@ class SyncPoints:
     def tick(self, facts: Facts, spans_now: Callable[[], Collection[SpanPosition]], now: float) -> list[Effect]:
         """One round. ``spans_now`` is asked only when it is time: it looks at every span."""
         if not facts.info.config.sync_point_interval_seconds or facts.tables is None or facts.head is None:
-            self._release()
+            self._rest(Trigger.SWITCHED_OFF, due_at=None)
             return []
         if self.phase is Phase.READING:
             return self._await_sink(facts, now)
@@ -94,23 +119,24 @@ class SyncPoints:
 
     def _begin(self, resolved_ts: Ts, spans: Collection[SpanPosition]) -> None:
         if spans:
-            self.phase = Phase.HOLDING
+            self._enter(Trigger.DUE)
             self.hold_ts = max([resolved_ts, *(span.checkpoint_ts for span in spans)])
 
     def _await_spans(self, facts: Facts, spans: Collection[SpanPosition], now: float) -> list[Effect]:
-        assert self.hold_ts is not None
-        assert facts.tables is not None
+        assert self.hold_ts is not None, "spans are waited for at a Ts"
+        assert facts.tables is not None, "and they are known"
         self.hold_ts = max([self.hold_ts, *(span.checkpoint_ts for span in spans)])
         is_whole = covers([table.table_id for table in facts.flowing], spans)
         if not is_whole or any(span.checkpoint_ts < self.hold_ts for span in spans):
             return []
-        self.phase, self._asked_at = Phase.READING, now
+        self._enter(Trigger.TOGETHER)
+        self._asked_at = now
         self._left_out = tuple(sorted(table.name for table in facts.held.values()))
         asked = tuple(sorted(span.span for span in spans))
         return [Ask(facts.info.id, facts.info, ReadPositions(facts.flowing, asked, self.hold_ts))]
 
     def _await_sink(self, facts: Facts, now: float) -> list[Effect]:
-        assert self.hold_ts is not None
+        assert self.hold_ts is not None, "the sink was asked about a Ts"
         answer, self._answer = self._answer, None
         if answer is None:
             is_late = now >= self._asked_at + self._settings.read_timeout_s
@@ -119,11 +145,12 @@ class SyncPoints:
             return self._give_up(facts, answer.error.message if answer.error else "it said nothing", now)
         furthest = max((table.committed_ts for table in answer.answer), default=Ts(0))
         if furthest > self.hold_ts:
-            self.phase, self.hold_ts = Phase.HOLDING, furthest
+            self._enter(Trigger.SLIPPED)
+            self.hold_ts = furthest
             return []
         versions = {table.table: table.version for table in answer.answer}
         point = SyncPoint(ts=self.hold_ts, time=now + self._wall_offset_s, versions=versions, left_out=self._left_out)
-        self._rest(facts, now)
+        self._rest(Trigger.RECORDED, due_at=now + facts.info.config.sync_point_interval_seconds)
         return [self._record(facts, point)]
 
     def _record(self, facts: Facts, point: SyncPoint) -> Commit:
@@ -135,15 +162,21 @@ class SyncPoints:
 
     def _give_up(self, facts: Facts, reason: str, now: float) -> list[Effect]:
         fields = (("changefeed", facts.info.id), ("ts", self.hold_ts), ("reason", reason))
-        self._rest(facts, now)
+        self._rest(Trigger.GIVEN_UP, due_at=now + facts.info.config.sync_point_interval_seconds)
         return [Log("warning", "no sync point this time", fields)]
 
-    def _rest(self, facts: Facts, now: float) -> None:
-        self._release()
-        self._due_at = now + facts.info.config.sync_point_interval_seconds
+    def _rest(self, trigger: Trigger, *, due_at: float | None) -> None:
+        self._enter(trigger)
+        self.hold_ts, self._due_at, self._answer = None, due_at, None
 
-    def _release(self) -> None:
-        self.phase, self.hold_ts, self._due_at, self._answer = Phase.IDLE, None, None, None
+    def _enter(self, trigger: Trigger) -> None:
+        """:raises InvalidTransitionError: its phase has no row for it."""
+        after = PHASES.get((self.phase, trigger))
+        if after is None:
+            raise self._steps.invalid(self.phase, trigger)
+        if after is not self.phase:
+            self._steps.note(self.phase, trigger, after)
+        self.phase = after
 
     def _key(self, facts: Facts, ts: Ts) -> keys.SyncPointKey:
         return keys.SyncPointKey(self._cluster, facts.info.namespace, facts.info.id, ts)

@@ -332,10 +332,12 @@ class Coordinator:
         return max(self._floor_ts, (self._tables or {}).get(span.table_id, Ts(0)))
 
     def _dispatches(self, orders: list[Order]) -> list[Send]:
-        return [
-            self.identity.message(order.capture, order.body, processor_epoch=self.captures.epoch_of(order.capture))
-            for order in orders
-        ]
+        sends = []
+        for order in orders:
+            epoch = self.captures.epoch_of(order.capture)
+            assert epoch, f"an order names the run it is for: {order}"
+            sends.append(self.identity.message(order.capture, order.body, processor_epoch=epoch))
+        return sends
 
     def _heartbeats(self, barrier: Barrier, heartbeat_budget: HeartbeatBudget, now: float) -> list[Send]:
         held, drain = self.span_index.held_by, self.drain_target

@@ -51,6 +51,7 @@ class Inflight:
                 return []
             replication = ReplicationSet(task.span, checkpoint_of(task.span))
             span_index.add(replication)
+        assert replication.span == task.span, f"the task of {task.span} is given to {replication.span}"
         self.running[task.span] = task
         return span_index.change(replication, partial(_order, task, replication))
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.control.agent import Agent
+from agent.control.processors import Processors
 from agent.log.head import epoch_of
 from agent.log.segment import SegmentName
 from owner.owner import Owner
@@ -92,12 +93,12 @@ class Checks:
         if worker.state.revision < worker._cursor.barrier:
             self._world.violate(f"a tick at {worker.state.revision}, before its own commit {worker._cursor.barrier}")
 
-    def validate(self, known: Owner | Agent) -> None:
+    def validate(self, known: Owner | Processors | Agent) -> None:
         """An owner or agent has decided something."""
         try:
             known.validate()
         except (AssertionError, WeirError) as error:
-            self._world.violate(f"{type(known).__name__} of {known.capture[:6]} is in an invalid state: {error}")
+            self._world.violate(f"{type(known).__name__} of {known.capture[:6]} is in a state that cannot be: {error}")
 
     def look(self) -> None:
         """What is seen by looking at the captures themselves."""

@@ -16,6 +16,7 @@ from unittest import mock
 import anyio
 
 from agent.control.agent import Agent
+from agent.control.processors import Processors
 from owner.owner import Owner
 from reactor.errors import WeirError
 from reactor.worker import EtcdWorker
@@ -152,7 +153,7 @@ def _watched(tick: Callable[[EtcdWorker, float], bool], world: World) -> Callabl
     def watched(worker: EtcdWorker, now: float) -> bool:
         world.checks.note_tick(worker)
         done = tick(worker, now)
-        if isinstance(worker._reactor, Owner):
+        if isinstance(worker._reactor, Owner | Processors):
             world.checks.validate(worker._reactor)
         return done
 
