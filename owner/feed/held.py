@@ -209,6 +209,8 @@ class HeldTables:
             if (same := self._same_of_all(facts, len(tables))) is not None:
                 verdict.errors.append(same)
                 self._errors.clear()
+                self._doubt_since = None
+                return
             self._doubt_since = now if self._doubt_since is None else self._doubt_since
             if now < self._doubt_since + _DOUBT_S:
                 return  # others may say the same

@@ -168,10 +168,8 @@ class ReplicationSet:
         if role is Role.PRIMARY or status.state is SpanState.STOPPED:
             self._raise_checkpoint(status)
         row = _ROWS.get((self.state, role, status.state))
-        if row is None:
-            return []
         before = self.state
-        orders = row(self, capture)
+        orders = row(self, capture) if row else []
         if self.state is not before:
             self._note(before, _CAUSES[role, status.state])
         self.check()
