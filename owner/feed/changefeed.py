@@ -7,7 +7,7 @@ stops it takes a tick of its own. What the captures say may contradict itself: t
 bug in here crashes this changefeed's part of the owner (``owner.feed.crashes``) and no other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from reactor.effects import Commit, Effect, WakeAt
 from reactor.ids import ChangefeedId, Ts
 from reactor.messages import Message
 from reactor.questions import Answered
-from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, Mode, RunningError
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError
 from reactor.records.formats import Feature
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ChangefeedState
@@ -185,7 +185,7 @@ class Changefeed:
             cuts=cuts,
             sync_point_ts=sync_point_ts,
             held=facts.held,
-            names=self._names_of(facts) if facts.pending_ddl or cuts else {},
+            names=facts.waiting_names,
         )
 
     def validate(self) -> None:
@@ -318,7 +318,7 @@ class Changefeed:
             known_ts = max(facts.status.checkpoint_ts, limits.lowest_ts)
             assert facts.status.checkpoint_ts <= status.checkpoint_ts <= known_ts, f"{status} goes back, or too far"
         run.checkpoint_stall.note(status.checkpoint_ts, now)
-        if _is_finished(facts, status):
+        if facts.is_finished(status):
             return status, self.machine.step(info, Trigger.FINISH)
         resolved_ts = facts.head.resolved_ts if facts.head else Ts(0)
         has_work = facts.tables is None or status.checkpoint_ts < min(resolved_ts, limits.lowest_ts)
@@ -385,11 +385,6 @@ class Changefeed:
             changes.append(patches.replace_record(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
         return [Commit(patches.group(changes))] if changes else []
 
-    def _names_of(self, facts: Facts) -> Mapping[int, str]:
-        """Names of tables that schema changes or repartitions wait for."""
-        waiting = {id for record in facts.pending_ddl for id in record.pending_ids} | facts.cuts.keys()
-        return {id: facts.name_of(id) for id in waiting}
-
     def _put_cut(self, before: TablePartitioning | None, after: TablePartitioning) -> patches.Patch:
         key = keys.PartitioningKey(self._site.cluster, self._site.namespace, self.id, after.table_id)
         return patches.replace_record(key, before, after)
@@ -403,12 +398,3 @@ def _existing(feed: ChangefeedState) -> ChangefeedInfo:
     if feed.info is None:
         raise JobRefusedError(f"changefeed {feed.id} has no readable info; repair or delete its keys")
     return feed.info
-
-
-def _is_finished(facts: Facts, status: ChangefeedStatus) -> bool:
-    """The units are through (modes without sync), or everything up to the target is in the sink, of all tables."""
-    target_ts = facts.info.target_ts
-    if facts.unit is None:
-        return True
-    is_synced = facts.info.mode not in (Mode.FULL, Mode.DUMP) and facts.tables is not None
-    return is_synced and target_ts is not None and status.checkpoint_ts >= target_ts and not facts.held

@@ -12,6 +12,7 @@ from reactor.records.changefeed import (
     ChangefeedStatus,
     DdlRecord,
     LogHead,
+    Mode,
     TableRecord,
     Unit,
     UnitRecord,
@@ -81,9 +82,23 @@ class Facts:
         return tuple(record for record in self.ddl.values() if record.pending_ids)
 
     @cached_property
+    def waiting_names(self) -> Mapping[int, str]:
+        """schema.name of tables that schema changes or repartitions wait for."""
+        waiting = {id for record in self.pending_ddl for id in record.pending_ids} | self.cuts.keys()
+        return {id: self.name_of(id) for id in waiting}
+
+    @cached_property
     def stragglers(self) -> Mapping[int, Ts]:
         """Held tables that are tried again, and where they are."""
         return {id: held.ts for id, held in self.held.items() if held.stage is HoldStage.TRIED}
+
+    def is_finished(self, status: ChangefeedStatus) -> bool:
+        """The units are through (modes without sync), or everything up to the target is in the sink, of all tables."""
+        target_ts = self.info.target_ts
+        if self.unit is None:
+            return True
+        is_synced = self.info.mode not in (Mode.FULL, Mode.DUMP) and self.tables is not None
+        return is_synced and target_ts is not None and status.checkpoint_ts >= target_ts and not self.held
 
     def name_of(self, table_id: int) -> str:
         """schema.name of a table."""

@@ -11,9 +11,10 @@ from agent.control import effects
 from agent.control.table_span import EVENTS, LATE, LocalSpan, Order
 from agent.control.unit_slot import UnitSlot
 from owner.errors import JobRefusedError, SpanError
-from owner.feed import hold_stages
+from owner.feed import hold_stages, sync_points
 from owner.feed.hold_stages import FLOWS
 from owner.feed.state import FAST_FAIL, FENCED, PASSING, Trigger, step
+from owner.feed.sync_points import PHASES, Phase
 from owner.feed.workers import Placement, Stage, Worker, WorkerManager, WorkerOrder
 from owner.progress.units import SEQUENCES, current_unit
 from owner.scheduler.replication import Order as SpanOrder
@@ -126,6 +127,27 @@ def held_table() -> str:
             "stage",
             [trigger.value for trigger in triggers],
             [(stage or FLOWS, [cell(stage, trigger) for trigger in triggers]) for stage in stages],
+        ),
+    )
+
+
+# Sync points
+
+
+def sync_point() -> str:
+    def cell(phase: Phase, trigger: sync_points.Trigger) -> str:
+        after = PHASES.get((phase, trigger))
+        return f"→ **{after}**" if after is not None else NOTHING
+
+    triggers = list(sync_points.Trigger)
+    return page(
+        "A sync point of a changefeed",
+        "`owner/feed/sync_points.py`. While it is *holding* or *reading* nobody writes past its Ts. "
+        f"`{NOTHING}`: cannot happen, and is `InvalidTransition`, with the steps before it, if it does.",
+        table(
+            "phase",
+            [trigger.value for trigger in triggers],
+            [(phase.value, [cell(phase, trigger) for trigger in triggers]) for phase in Phase],
         ),
     )
 
@@ -401,6 +423,7 @@ def _worker_order(order: WorkerOrder) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "changefeed.md": feed_state,
     "held-table.md": held_table,
+    "sync-point.md": sync_point,
     "replication-set.md": replication_set,
     "agent-span.md": agent_span,
     "unit.md": unit,
