@@ -49,6 +49,8 @@ _BURST = 2
 #: After what etcd refused or did not answer, unless the watch brings something before.
 _RETRY_S = 0.2
 _SLOW_TICK_S = 1.0
+#: events that wait for a tick, of those that others send
+INBOX_SIZE = 10_000
 
 _log = structlog.get_logger()
 
@@ -66,8 +68,8 @@ class WorkerStatistics:
 class EtcdWorker:
     """One reactor over one cluster's state. ``run`` it once; ``post`` to it from the same loop.
 
-    ``now`` and ``WakeAt`` are the loop's time. The inbox has no bound: it fills only while etcd is silent, and then the
-    session, and with it the worker, ends.
+    ``now`` and ``WakeAt`` are the loop's time. ``take`` bounds the inbox. ``post`` does not: what comes by it is what
+    this reactor asked for.
     """
 
     def __init__(
@@ -94,6 +96,9 @@ class EtcdWorker:
         self._cursor = WatchCursor()
         self._pending = Pending(str(keys.DeleteCountKey(state.cluster)))
         self._inbox: deque[object] = deque()
+        #: set when there is room in the inbox, as far as somebody waits for it
+        self._room = anyio.Event()
+        self._is_over = False
         self._wake = anyio.Event()
         #: set when it is known what became of the transaction under way
         self._outcome = anyio.Event()
@@ -114,6 +119,15 @@ class EtcdWorker:
         self._inbox.append(event)
         self.wake()
 
+    async def take(self, event: object) -> None:
+        """Give ``event`` to a tick, once there is room: there is none while etcd is silent. Dropped when the worker has
+        ended."""
+        while len(self._inbox) >= INBOX_SIZE and not self._is_over:
+            self._room = anyio.Event()
+            await self._room.wait()
+        if not self._is_over:
+            self.post(event)
+
     def wake(self) -> None:
         """Tick soon."""
         self._pace.note_news()
@@ -126,7 +140,11 @@ class EtcdWorker:
         :raises NotOwnerError: the owner's key was deleted.
         :raises EtcdError: etcd refused what no retry can change.
         """
-        await self._session.run(self._run)
+        try:
+            await self._session.run(self._run)
+        finally:
+            self._is_over = True
+            self._room.set()
         if self._failure is not None:
             raise self._failure
 
@@ -251,6 +269,7 @@ class EtcdWorker:
         self.state.begin_tick(now)
         inbox = tuple(self._inbox)
         self._inbox.clear()
+        self._room.set()
         try:
             effects = self._reactor.tick(self.state, inbox, now)
         except ReactorFinishedError:

@@ -157,7 +157,7 @@ async def _parts(
         messenger.register(AGENT_TOPIC, on_order)
         messenger.register(OWNER_TOPIC, candidacy.on_message)
         tasks.start_soon(worker.run, name="processors' worker")
-        tasks.start_soon(candidacy.run, name="candidacy")
+        tasks.start_soon(candidacy.run, name="owner actor")
         life = Membership(info, client=client, state=state, candidacy=candidacy, host=host)
         tasks.start_soon(life.listen, liveness, name="listening for the owner")
         try:

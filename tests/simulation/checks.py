@@ -278,5 +278,5 @@ def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:
 
 def _owner_on(node: "Node") -> Iterator[Any]:
     life = node.capture.life if node.capture else None
-    if life is not None and not life.candidacy._session.is_done and life.candidacy._worker is not None:
-        yield life.candidacy._worker._reactor
+    if life is not None and not life.candidacy._session.is_done and life.candidacy.worker is not None:
+        yield life.candidacy.worker._reactor

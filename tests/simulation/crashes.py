@@ -14,7 +14,9 @@ from unittest import mock
 from agent.control.flusher import Flusher
 from agent.control.processor import Processor
 from agent.control.span_writer import SpanWriter
+from capture.member.owner_actor import OwnerActor
 from owner.feed.changefeed import Changefeed
+from owner.owner import Owner
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -34,6 +36,7 @@ _ASYNC: tuple[tuple[type, str, str], ...] = (
     (Flusher, "_flush", "processor"),
     (Flusher, "handle", "processor"),
     (Processor, "handle", "processor"),
+    (OwnerActor, "handle", "owner"),
 )
 _PLAIN: tuple[tuple[type, str, str], ...] = (
     (Processor, "_on_moved", "processor"),
@@ -41,6 +44,7 @@ _PLAIN: tuple[tuple[type, str, str], ...] = (
     (Changefeed, "tick", "owner"),
     (Changefeed, "_judge", "owner"),
     (Changefeed, "handle_answer", "owner"),
+    (Owner, "tick", "owner"),
 )
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
 
-from capture.errors import ChangefeedNotFoundError, StillRunningError
+from capture.errors import ChangefeedNotFoundError, JobRefusedError, StillRunningError
 from capture.member.candidacy import Candidacy
 from owner import jobs
 from owner.owner import Owner
@@ -19,6 +20,7 @@ from reactor.records.changefeed import CaptureInfo
 from reactor.session import Session, open_session
 from reactor.settings import ReactorSettings
 from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.worker import EtcdWorker
 
 pytestmark = pytest.mark.looptime
 
@@ -147,4 +149,99 @@ async def test_an_order_that_cannot_be_encoded_ends_no_ownership(monkeypatch: py
     monkeypatch.setattr(Owner, "tick", lambda *given: [Send(order), *tick(*given)])
     async with member(MemoryEtcd(), "a") as (candidacy, _):
         await until_owner(candidacy)
+        assert await candidacy.submit(jobs.List("")) == ()
+
+
+class Bug:
+    """The owner's reactor raises what nobody foresaw, as often as it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times = 0
+        original = Owner.tick
+
+        def tick(owner: Owner, *args: Any) -> Any:
+            if self.times:
+                self.times -= 1
+                raise ZeroDivisionError("a bug")
+            return original(owner, *args)
+
+        monkeypatch.setattr(Owner, "tick", tick)
+
+
+def revision(candidacy: Candidacy) -> int:
+    return candidacy._seat.election.revision
+
+
+async def test_an_owner_that_crashes_is_elected_again_under_another_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had said as owner must be refused from now on: nobody knows what that was."""
+    bug = Bug(monkeypatch)
+    async with member(MemoryEtcd(), "a") as (candidacy, session):
+        await until_owner(candidacy)
+        before = revision(candidacy)
+        bug.times = 1
+        with pytest.raises(NotOwnerError):
+            await candidacy.submit(jobs.List(""))
+        await until_owner(candidacy)
+        assert revision(candidacy) > before
+        assert await candidacy.submit(jobs.List("")) == ()
+        assert not session.is_done, "the membership and its processors notice nothing"
+
+
+async def test_another_capture_is_owner_while_one_that_crashed_waits_for_its_next_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    etcd, bug = MemoryEtcd(), Bug(monkeypatch)
+    async with member(etcd, "a") as (one, _), member(etcd, "b") as (two, _):
+        await until_owner(one)
+        await anyio.sleep(5)
+        bug.times = 1
+        with pytest.raises(NotOwnerError):
+            await one.submit(jobs.List(""))
+        await until_owner(two)
+        await anyio.sleep(5)
+        assert (one.is_owner, two.is_owner) == (False, True)
+
+
+async def test_an_owner_that_crashes_too_often_ends_the_membership(monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = Bug(monkeypatch)
+    bug.times = 1_000
+    with pytest.raises(BaseExceptionGroup) as raised:
+        async with member(MemoryEtcd(), "a"):
+            await anyio.sleep(60)
+    assert raised.group_contains(ZeroDivisionError)
+    assert bug.times == 1_000 - 6
+
+
+async def test_an_owner_that_nobody_lets_tick_takes_no_more_than_it_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """etcd is silent: whoever sends waits, an operator hears it at once, and nothing is lost."""
+    async with member(MemoryEtcd(), "a") as (candidacy, _):
+        await until_owner(candidacy)
+        await anyio.sleep(1)
+        monkeypatch.setattr("reactor.worker.INBOX_SIZE", 3)
+        original = EtcdWorker._step
+
+        async def never(_worker: EtcdWorker) -> bool:
+            await anyio.sleep(0.1)
+            return False
+
+        monkeypatch.setattr(EtcdWorker, "_step", never)
+        message = Message(CaptureId("b"), CaptureId("a"), ChangefeedId("x"), Header("1", 1, "", 1), Heartbeat())
+        sent: list[int] = []
+
+        async def send() -> None:
+            for number in range(2_000):
+                await candidacy.on_message(message)
+                sent.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await anyio.sleep(1)
+            assert len(sent) == 3 + 1 + 1024, "the worker's, the one that waits for it, and the mailbox"
+            with pytest.raises(JobRefusedError, match="cannot keep up"):
+                await candidacy.submit(jobs.List(""))
+            monkeypatch.setattr(EtcdWorker, "_step", original)
+        assert len(sent) == 2_000
+        await anyio.sleep(300)
         assert await candidacy.submit(jobs.List("")) == ()

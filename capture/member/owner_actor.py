@@ -1,0 +1,215 @@
+"""Owner as an actor: campaigns, and while it is elected gives the owner's reactor what comes into its mailbox.
+
+    campaign ──elected──► owner's worker ──not owner any more──► campaign …
+       └── leaving: never campaign again; resign if elected
+
+A crash of the reactor ends the ownership: it resigns, and the next life of the actor campaigns for another one, whose
+revision fences off all that this one said. The owner's part of one changefeed crashes alone, and takes no ownership
+along (``owner.feed.crashes``). What the data plane answers goes to the reactor without the mailbox: it must not be
+lost, and there is no more of it than was asked.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import structlog
+
+from capture.actors.actor import Context
+from capture.errors import MessagingError
+from capture.member.processor_host import AGENT_TOPIC, Peers
+from owner.jobs import Job
+from owner.owner import Owner
+from owner.settings import OwnerSettings
+from reactor.effects import Answer, Effect, Log, Resign, Send
+from reactor.election import Election
+from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, SessionDoneError
+from reactor.ids import CaptureId
+from reactor.messages import Message
+from reactor.questions import Answered, Ask
+from reactor.session import Session
+from reactor.settings import ReactorSettings
+from reactor.state import ClusterState
+from reactor.store.port import EtcdClient
+from reactor.worker import EtcdWorker
+
+#: at most one candidacy a second
+_CAMPAIGN_INTERVAL_S = 1.0
+
+#: begins to answer a question; the answer goes to the callback (``capture.member.asking``)
+AskLater = Callable[[Ask[Any], Callable[[Answered[Any]], None]], object]
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Somebody who waits for the answer to a job; without one when the ownership has ended."""
+
+    done: anyio.Event = field(default_factory=anyio.Event)
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """An operator's job."""
+
+    job: Job
+    waiting: Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Never campaign again, and resign if elected; the actor ends."""
+
+
+OwnerInput = Message | Submitted | Leave
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What outlives a crash: who campaigns for which cluster, in which session, and with whom it speaks."""
+
+    capture: CaptureId
+    cluster: str
+    client: EtcdClient
+    session: Session
+    election: Election
+    peers: Peers
+    settings: ReactorSettings
+    ask: AskLater
+
+
+class OwnerActor:
+    """One life. ``fail`` takes what ends the membership, as no other life could do better."""
+
+    def __init__(self, seat: Seat, *, fail: Callable[[Exception], None]) -> None:
+        self.worker: EtcdWorker | None = None
+        self._seat = seat
+        self._fail = fail
+        self._waiting: dict[str, Waiting] = {}
+        self._is_leaving = False
+        self._scope: anyio.CancelScope | None = None
+        self._context: Context | None = None
+
+    async def on_start(self, context: Context) -> None:
+        self._context = context
+        context.start(self._campaign, "campaign")
+
+    async def on_stop(self) -> None:
+        self._abandon_jobs()
+
+    async def handle(self, message: OwnerInput) -> None:
+        match message:
+            case Message():
+                if self.worker is not None:
+                    await self.worker.take(message)
+            case Submitted(job, waiting):
+                await self._submit(job, waiting)
+            case Leave():
+                self._is_leaving = True
+                self.resign()
+
+    def resign(self) -> None:
+        """Resign; campaign again in a second, unless leaving."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def forget(self, job_id: str) -> None:
+        """Nobody waits for it any more."""
+        self._waiting.pop(job_id, None)
+
+    async def _submit(self, job: Job, waiting: Waiting) -> None:
+        if self.worker is None:
+            waiting.done.set()
+            return
+        self._waiting[job.job_id] = waiting
+        await self.worker.take(job)
+
+    async def _campaign(self) -> None:
+        assert self._context is not None
+        try:
+            while not self._is_leaving:
+                started = anyio.current_time()
+                with anyio.CancelScope() as self._scope:
+                    await self._stand_and_serve()
+                await anyio.sleep(max(0.0, started + _CAMPAIGN_INTERVAL_S - anyio.current_time()))
+            await self._seat.election.withdraw()
+        except (SessionDoneError, EtcdError) as error:
+            self._fail(error)
+        self._context.stop()
+
+    async def _stand_and_serve(self) -> None:
+        election = self._seat.election
+        try:
+            await election.campaign(self._seat.capture)
+            await self._serve()
+        except (NotOwnerError, OwnerNotFoundError) as error:
+            _log.info("ownership lost", reason=str(error))
+        except SessionDoneError:
+            raise
+        except EtcdError as error:
+            if not error.retryable:
+                raise
+            _log.warning("ownership given up", reason=str(error))
+        finally:
+            self.worker = None
+            self._abandon_jobs()
+            await election.resign()
+
+    async def _serve(self) -> None:
+        seat, settings = self._seat, self._seat.settings
+        revision = seat.election.revision
+        _log.info("elected owner", capture=seat.capture, revision=revision)
+        self.worker = EtcdWorker(
+            seat.client,
+            Owner(seat.capture, revision, settings=_owner_settings(), seed=seat.capture),
+            state=ClusterState(seat.cluster, removal_grace_s=settings.capture_removal_grace_s),
+            session=seat.session,
+            perform=self._perform,
+            owner_key=seat.election.key,
+            fences=[seat.election.proof()],
+            interval_s=settings.tick_interval_s,
+            idle_interval_s=settings.idle_interval_s,
+        )
+        await self.worker.run()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(message):
+                self._send(message)
+            case Answer():
+                self._answer(effect)
+            case Ask():
+                if self.worker is not None:
+                    self._seat.ask(effect, self.worker.post)
+            case Resign():
+                self.resign()
+            case Log(level, event, fields):
+                getattr(_log, level)(event, **dict(fields))
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._seat.peers.send_nowait(AGENT_TOPIC, message)
+        except MessagingError as error:
+            _log.debug("an order was not sent; it is sent again", receiver=message.receiver, error=str(error))
+        except Exception as error:  # what cannot be encoded is one changefeed's, and ends no ownership
+            _log.exception("an order cannot be sent", changefeed=message.changefeed, exc_info=error)
+
+    def _answer(self, answer: Answer) -> None:
+        waiting = self._waiting.pop(answer.job_id, None)
+        if waiting is not None:
+            waiting.answer = answer
+            waiting.done.set()
+
+    def _abandon_jobs(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            one.done.set()
+
+
+def _owner_settings() -> OwnerSettings:
+    """Ticks are given the loop's clock, people are shown Unix time."""
+    return OwnerSettings(wall_offset_s=time.time() - anyio.current_time())
