@@ -18,19 +18,12 @@ from reactor.ids import CaptureId, ChangefeedId
 from reactor.presence import Presence
 from reactor.records import formats
 from reactor.records.base import Record
-from reactor.records.changefeed import (
-    CaptureInfo,
-    ChangefeedInfo,
-    ChangefeedStatus,
-    DdlRecord,
-    LogHead,
-    TaskPosition,
-    UnitRecord,
-)
+from reactor.records.changefeed import CaptureInfo, ChangefeedInfo, ChangefeedStatus, DdlRecord, LogHead, UnitRecord
 from reactor.records.formats import ClusterFormat
 from reactor.records.held import HeldTable
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.sync_point import SyncPoint
+from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
 from reactor.store.port import Event, KeyValue, Snapshot
 

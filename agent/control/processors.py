@@ -14,8 +14,9 @@ from reactor import keys, patches
 from reactor.effects import Commit, Effect
 from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.records.changefeed import ChangefeedInfo, FeedState, RunningError, TaskPosition
+from reactor.records.changefeed import ChangefeedInfo, FeedState, RunningError
 from reactor.records.formats import Feature
+from reactor.records.task_position import TaskPosition
 from reactor.state import ChangefeedState, ClusterState
 
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)

@@ -14,7 +14,8 @@ from owner.feed.state import Trigger, is_running, step
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.errors import CrashedTooOftenError
-from reactor.records.changefeed import FeedState, RunningError, TaskPosition
+from reactor.records.changefeed import FeedState, RunningError
+from reactor.records.task_position import TaskPosition
 from reactor.restarts import RestartBudget, RestartPolicy
 from reactor.state import ChangefeedState
 

@@ -11,7 +11,8 @@ from reactor import patches
 from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.keys import PositionKey
-from reactor.records.changefeed import RunningError, TaskPosition
+from reactor.records.changefeed import RunningError
+from reactor.records.task_position import TaskPosition
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,23 +211,6 @@ class ChangefeedStatus(Record):
     min_table_barrier_ts: StoredTs = Ts(0)
 
 
-class TaskPosition(Record):
-    """What one capture's processor has to say to the owner through etcd: only errors and warnings.
-
-    ``tables``: errors that hold one table each, the newest of each table. ``crashes``: how often one of its actors for
-    the changefeed (processor, span, the owner's part) crashed and was started again, the last time with ``last_crash``.
-    """
-
-    error: RunningError | None = None
-    warning: RunningError | None = None
-    tables: tuple[RunningError, ...] = later(())
-    crashes: int = later(0)
-    last_crash: RunningError | None = later(None)
-
-    def crashed(self, count: int, error: RunningError) -> Self:
-        return self.with_(crashes=self.crashes + count, last_crash=error)
-
-
 #: shared by the records of which there are a hundred thousand; nothing is ever put into it
 _NOT_KEPT: set[str] = set()
 

@@ -30,11 +30,11 @@ from reactor.records.changefeed import (
     LogHead,
     RunningError,
     TableRecord,
-    TaskPosition,
     Unit,
     UnitRecord,
     UnitStage,
 )
+from reactor.records.task_position import TaskPosition
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import Event
 from tests.unit.owner.owner_build import FEED, info

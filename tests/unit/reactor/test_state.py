@@ -14,7 +14,6 @@ from reactor.records.changefeed import (
     LogHead,
     RunningError,
     SealedUri,
-    TaskPosition,
     Unit,
     UnitRecord,
     UnitStage,
@@ -22,6 +21,7 @@ from reactor.records.changefeed import (
 from reactor.records.held import HeldTable, HoldOrigin
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
 from reactor.records.sync_point import SyncPoint
+from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
 from reactor.state import ClusterState, Owner
 from reactor.store.port import Event, KeyValue, Snapshot

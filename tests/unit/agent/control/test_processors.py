@@ -12,15 +12,9 @@ from reactor import keys
 from reactor.effects import Commit
 from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.records.changefeed import (
-    ChangefeedInfo,
-    ChangefeedStatus,
-    FeedState,
-    RunningError,
-    SealedUri,
-    TaskPosition,
-)
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError, SealedUri
 from reactor.records.formats import ClusterFormat
+from reactor.records.task_position import TaskPosition
 from reactor.state import ClusterState
 
 FEED = ChangefeedId("feed")

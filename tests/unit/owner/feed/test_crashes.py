@@ -13,7 +13,8 @@ from reactor import keys
 from reactor.effects import Log
 from reactor.ids import ChangefeedId
 from reactor.questions import UNDER_WAY, Answered
-from reactor.records.changefeed import FeedState, RunningError, TaskPosition
+from reactor.records.changefeed import FeedState, RunningError
+from reactor.records.task_position import TaskPosition
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster, released
 from tests.unit.owner.tables.test_schema_changes import alter, applied, asked, is_done, record

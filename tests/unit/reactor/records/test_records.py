@@ -31,7 +31,6 @@ from reactor.records.changefeed import (
     SealedUri,
     TableChange,
     TableRecord,
-    TaskPosition,
     Unit,
     UnitRecord,
     UnitStage,
@@ -39,6 +38,7 @@ from reactor.records.changefeed import (
 from reactor.records.held import HeldTable
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
 from reactor.records.sync_point import SyncPoint
+from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
 
 URI = SealedUri(masked="x://", sealed="s")

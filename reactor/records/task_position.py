@@ -1,0 +1,23 @@
+"""Task position: what one capture has to say to the owner about one changefeed."""
+
+from typing import Self
+
+from reactor.records.base import Record, later
+from reactor.records.changefeed import RunningError
+
+
+class TaskPosition(Record):
+    """What one capture's processor has to say to the owner through etcd: only errors and warnings.
+
+    ``tables``: errors that hold one table each, the newest of each table. ``crashes``: how often one of its actors for
+    the changefeed (processor, span, the owner's part) crashed and was started again, the last time with ``last_crash``.
+    """
+
+    error: RunningError | None = None
+    warning: RunningError | None = None
+    tables: tuple[RunningError, ...] = later(())
+    crashes: int = later(0)
+    last_crash: RunningError | None = later(None)
+
+    def crashed(self, count: int, error: RunningError) -> Self:
+        return self.with_(crashes=self.crashes + count, last_crash=error)
