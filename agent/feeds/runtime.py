@@ -154,7 +154,7 @@ class ChangefeedRuntime:
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
         recorded = await self._with_deadline(lambda _: self._committed_ts(table, span), self._openers)
-        if self._sink.keeps_record:
+        if self._sink.capabilities.keeps_record:
             self._furthest.check(table, span, recorded, checkpoint_ts)
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
@@ -209,7 +209,7 @@ class ChangefeedRuntime:
 
     def _committed_ts(self, table: TableRecord, span: TableSpan) -> Ts:
         recorded = self._sink.committed_ts(table, span)
-        if recorded is None and self._sink.keeps_record:
+        if recorded is None and self._sink.capabilities.keeps_record:
             raise TableForeignError(
                 f"the sink has no record of {table.schema_name}.{table.name}: its table was removed or replaced; "
                 f"{NEW_SNAPSHOT}"

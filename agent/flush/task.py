@@ -49,7 +49,7 @@ def run_flush(task: FlushTask) -> FlushResult:
     """Write one task's changes to the sink; see ``FlushResult`` for what is left to ``Sink.commit``."""
     try:
         sink = open_sink(task.sink_uri, changefeed=task.changefeed, mode=task.sink_mode)
-        written = sink.write(task, _Log(task))
+        written = sink.writer().write(task, _Log(task))
         failpoints.reach(Point.FLUSH_WRITTEN)
         return written
     except WeirError as error:

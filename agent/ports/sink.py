@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from agent.ports.capabilities import Capabilities
 from agent.rows.batches import SegmentRef
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
@@ -118,16 +119,16 @@ class SpanRepartition:
 
 
 class Sink(Protocol):
-    """A destination. Methods block (worker thread or executor); each instance is for one changefeed.
+    """A destination, as captures see it. Methods block (worker thread); each instance is for one changefeed.
 
     Exactly once (``docs/decisions/0004-exactly-once-through-the-sink.md``): the data and the record "span is at to_ts"
     become visible in one atomic step, and only if the record read ``from_ts`` before. Doing any call again after a
-    crash changes nothing.
+    crash changes nothing. What not every sink can is in protocols of their own, which ``capabilities`` names.
     """
 
     @property
-    def keeps_record(self) -> bool:
-        """False: nothing is remembered here, and what etcd says of a span is all there is to go by."""
+    def capabilities(self) -> Capabilities:
+        """Those of its plugin."""
         ...
 
     def check(self, tables: Sequence[TableRecord]) -> None:
@@ -155,25 +156,40 @@ class Sink(Protocol):
         """
         ...
 
-    def cut(self, table: TableRecord, order: SpanRepartition) -> Ts:
-        """Record the new spans at ``order.ts`` and make the old ones' records useless, in one step; once per number.
-
-        Nothing but this protects the spans of a table from a stale writer: a writer of an old span, whenever it
-        comes, is refused afterwards. Returns ``order.ts``; or, larger, where an old span is recorded: then nothing was
-        changed.
-
-        :raises agent.errors.SinkFencedError: the table has had a later repartition.
-        :raises agent.errors.SinkError: it has no record of an old span, or cannot be written.
-        """
-        ...
-
-    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
-        """Write one chunk of a snapshot to where ``load`` can take it over; idempotent by chunk_id. On executors."""
-        ...
-
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
         """Create the table from staged files and record ``table.start_ts`` for its whole span, in one step."""
         ...
+
+    def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
+        """Called with all parts of the spans of one flush: make uncommitted files visible.
+
+        A result without error that is still not ``committed`` had nothing to write: the record stays at ``from_ts``.
+        """
+        ...
+
+    def writer(self) -> "Writer":
+        """What executors write with: they open the sink themselves, and ask for it."""
+        ...
+
+
+class Writer(Protocol):
+    """A sink, as executors see it."""
+
+    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        """Write one chunk of a snapshot to where ``load`` can take it over; idempotent by chunk_id."""
+        ...
+
+    def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+        """Write one task's changes; commit too where the sink does both in one step.
+
+        ``changes`` are read from the log, and may be read again.
+        """
+        ...
+
+
+@runtime_checkable
+class Alters(Protocol):
+    """A sink whose tables follow schema changes."""
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         """Let tables become what the changes of one transaction made of them; what has been done already stays.
@@ -184,17 +200,20 @@ class Sink(Protocol):
         """
         ...
 
-    def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
-        """Called on executors: write one task's changes; commit too where the sink does both in one step.
 
-        ``changes`` are read from the log, and may be read again.
-        """
-        ...
+@runtime_checkable
+class Splits(Protocol):
+    """A sink whose tables several captures may write at once, each its spans."""
 
-    def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
-        """Called on the capture with all parts of the spans of one flush: make uncommitted files visible.
+    def repartition(self, table: TableRecord, order: SpanRepartition) -> Ts:
+        """Record the new spans at ``order.ts`` and make the old ones' records useless, in one step; once per number.
 
-        A result without error that is still not ``committed`` had nothing to write: the record stays at ``from_ts``.
+        Nothing but this protects the spans of a table from a stale writer: a writer of an old span, whenever it
+        comes, is refused afterwards. Returns ``order.ts``; or, larger, where an old span is recorded: then nothing was
+        changed.
+
+        :raises agent.errors.SinkFencedError: the table has had a later repartition.
+        :raises agent.errors.SinkError: it has no record of an old span, or cannot be written.
         """
         ...
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from agent.errors import TableHeldError, TableIneligibleError
+from agent.errors import NEW_SNAPSHOT, TableHeldError, TableIneligibleError
 from agent.filter.events import rules_for
-from agent.ports.sink import Sink
+from agent.ports.sink import Alters, Sink
 from agent.rows.schema import Column, TableSchema
 from agent.rows.schema_change import ColumnMove, Exact, Refused, SchemaChange
 from agent.rows.survivors import AskSurvivors, Survivors
@@ -53,8 +53,17 @@ def apply(sink: Sink, record: DdlRecord, terms: Terms, there: Iterable[TableReco
     for change in changes:
         _refuse_keyless(change, terms)
     if changes:
+        if not isinstance(sink, Alters):
+            raise TableHeldError(
+                f"the sink does not follow schema changes, and {_names(changes)} has changed; {NEW_SNAPSHOT}"
+            )
         known = {table.table_id: table for table in there}
         sink.alter([schema_change(change, record, terms, known.get(change.table_id)) for change in changes])
+
+
+def _names(changes: Sequence[TableChange]) -> str:
+    schemas = [TableSchema.from_json(change.after or change.before) for change in changes]
+    return ", ".join(sorted({schema.qualified_name for schema in schemas}))
 
 
 def schema_change(

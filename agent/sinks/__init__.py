@@ -1,9 +1,12 @@
 """Sinks by the scheme of their URIs. A sink is a plugin (``agent.ports.plugin``) that knows no other sink."""
 
+from urllib.parse import urlsplit
+
 from pydantic import ValidationError
 
 from agent.errors import PluginError, SinkUriError
 from agent.ports import plugin as plugins
+from agent.ports.capabilities import Capabilities
 from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
 from agent.sinks.uri import parse_sink_uri
@@ -16,19 +19,27 @@ def open_sink(uri: str, *, changefeed: str, mode: SinkMode) -> Sink:
     :raises SinkUriError: malformed, an option that is wrong, or a scheme that there is no sink for.
     """
     parsed = parse_sink_uri(uri)
-    plugin = _plugin(parsed)
+    plugin = _plugin(parsed.scheme)
     _check_options(plugin, parsed)
     return plugin.open(parsed, SinkScope(changefeed, mode))
 
 
-def _plugin(uri: SinkUri) -> SinkPlugin:
+def capabilities_of(uri: str) -> Capabilities:
+    """Those of the sink that ``uri`` names, which may be masked.
+
+    :raises SinkUriError: there is no such sink.
+    """
+    return _plugin(urlsplit(uri).scheme).capabilities
+
+
+def _plugin(scheme: str) -> SinkPlugin:
     installed = plugins.sinks()
     try:
-        plugin = installed.get(uri.scheme.partition("+")[0])
+        plugin = installed.get(scheme.partition("+")[0])
     except PluginError as error:
-        raise SinkUriError(f"the sink for {uri.scheme}:// cannot be used: {error}") from error
-    if plugin is None or uri.scheme not in plugin.schemes:
-        raise SinkUriError(f"there is no sink for {uri.scheme}://; there are {', '.join(installed.schemes())}")
+        raise SinkUriError(f"the sink for {scheme}:// cannot be used: {error}") from error
+    if plugin is None or scheme not in plugin.schemes:
+        raise SinkUriError(f"there is no sink for {scheme}://; there are {', '.join(installed.schemes())}")
     return plugin
 
 

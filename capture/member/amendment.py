@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent.sources.registry import check_settings
 from capture.api import port as views
 from capture.errors import JobRefusedError
+from capture.member.preflight import check_sink_terms
 from owner import jobs
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
@@ -41,6 +42,7 @@ async def update(
     """:raises WeirError: the state does not allow it, or source or sink say why it cannot be."""
     if asked.config is not None:
         check_settings(asked.source_uri or info.source.masked, asked.config)
+        check_sink_terms(asked.sink_uri or info.sink.masked, info.sink_mode, asked.config)
     source = _resealed(data_plane, info.source, asked.source_uri)
     sink = _resealed(data_plane, info.sink, asked.sink_uri)
     if info.state in _STANDING:

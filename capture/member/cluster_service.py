@@ -23,6 +23,7 @@ from capture.config import ServerSettings
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
 from capture.member import amendment
 from capture.member import diff as comparison
+from capture.member.preflight import refuse_split
 from capture.version import installed_version
 from owner import jobs
 from owner.scheduler.spans import shared_spans
@@ -214,6 +215,7 @@ class ClusterService:
     async def split(self, changefeed_id: str, table: str, spans: int | None = None) -> views.CutView:
         table_id = await self._table_id(changefeed_id, table)
         wanted = shared_spans(len(self._life.state.captures)) if spans is None else spans
+        refuse_split((await self.query(changefeed_id)).sink)
         now = await self.ask(jobs.Repartition(_NO_JOB, ChangefeedId(changefeed_id), table_id, wanted))
         return views.CutView(changefeed_id=changefeed_id, table=table, spans=now, wanted=wanted)
 

@@ -13,7 +13,7 @@ from anyio import CapacityLimiter, to_thread
 from agent.control.runtime import SpanRuntime
 from agent.feeds.runtime import Feed
 from agent.log.storage import LogDirectory
-from agent.ports.sink import SpanRepartition
+from agent.ports.sink import SpanRepartition, Splits
 from agent.schema_changes import apply as apply_ddl
 from agent.schema_changes.apply import Terms
 from agent.units import readers
@@ -158,7 +158,9 @@ def _positions(feed: Feed, question: ReadPositions) -> tuple[TableRead, ...]:
 def _repartition(feed: Feed, question: RepartitionTable) -> Ts:
     failpoints.reach(Point.CUT_BEFORE_SINK)
     order = SpanRepartition(question.old, question.new, question.ts, question.number)
-    furthest_ts = feed.open_sink().cut(question.table, order)
+    sink = feed.open_sink()
+    assert isinstance(sink, Splits), "no table is split whose sink cannot (preflight.refuse_split)"
+    furthest_ts = sink.repartition(question.table, order)
     failpoints.reach(Point.CUT_AFTER_SINK)
     return furthest_ts
 

@@ -6,14 +6,14 @@ from agent.errors import SinkConfigError, SinkFencedError, SinkPassingError, Sou
 from agent.filter import events
 from agent.ports.sink import Sink
 from agent.ports.source import Scope, Source
-from agent.sinks import open_sink
+from agent.sinks import capabilities_of, open_sink
 from agent.sources import open_source
 from agent.sources.registry import check_settings
 from capture.api.port import ChangefeedSpec
 from capture.errors import ConfigError
 from capture.security.secrets import resolve
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import FilterConfig, Mode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, Mode, SinkMode, TableRecord
 
 #: of tables that will be held
 _NAMED = 10
@@ -34,6 +34,7 @@ def check_first(spec: ChangefeedSpec, cluster_id: str) -> tuple[str, ...]:
     source_uri = resolve(spec.source_uri)
     check_settings(source_uri, spec.config)
     source = open_source(source_uri, scope)
+    check_sink_terms(resolve(spec.sink_uri), spec.sink_mode, spec.config)
     _check_bounds(spec)
     events.check_words(spec.config.filter)
     found = source.check()
@@ -46,6 +47,21 @@ def check_first(spec: ChangefeedSpec, cluster_id: str) -> tuple[str, ...]:
     if spec.mode in (Mode.ALL, Mode.FULL):
         _check_not_loaded(sink, found.tables)
     return _unfit(sink, found.tables)
+
+
+def check_sink_terms(uri: str, mode: SinkMode, config: ChangefeedConfig) -> None:
+    """:raises WeirError: the sink is none for this mode, or for tables that are split."""
+    known = capabilities_of(uri)
+    if mode not in known.modes:
+        raise SinkConfigError(f"this sink does not write in mode {mode}; use --sink-mode {' or '.join(known.modes)}")
+    if config.split_large_tables:
+        refuse_split(uri)
+
+
+def refuse_split(uri: str) -> None:
+    """:raises SinkConfigError: the sink's tables are written by one capture each."""
+    if not capabilities_of(uri).splits:
+        raise SinkConfigError("this sink's tables cannot be split; leave split-large-tables out, and tables whole")
 
 
 def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> tuple[str, ...]:

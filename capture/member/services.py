@@ -246,7 +246,7 @@ def _recorded(feed: Feed, unit: UnitRecord, cuts: Mapping[int, TablePartitioning
     """Of a table's spans the one that is least far."""
     sink = feed.open_sink()
     sink.check(unit.tables)
-    if not sink.keeps_record:
+    if not sink.capabilities.keeps_record:
         return ()
     found = []
     for table in unit.tables:

@@ -11,9 +11,11 @@ def _open(uri: SinkUri, scope: SinkScope) -> Sink:
     return BlackholeSink()
 
 
+CAPABILITIES = Capabilities(guarantee=Guarantee.NONE, alters=True, splits=True)
+
 PLUGIN = SinkPlugin(
     summary="nothing is kept; for measuring what is in front of a sink",
     schemes=("blackhole",),
     open=_open,
-    capabilities=Capabilities(guarantee=Guarantee.NONE, alters=True, splits=True),
+    capabilities=CAPABILITIES,
 )

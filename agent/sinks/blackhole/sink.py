@@ -13,6 +13,7 @@ from agent.ports.sink import FlushResult, FlushTask, SpanRepartition, StagedFile
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
+from agent.sinks.blackhole.plugin import CAPABILITIES
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import TableRecord
 
@@ -20,7 +21,10 @@ from reactor.records.changefeed import TableRecord
 class BlackholeSink:
     """``agent.ports.sink.Sink`` without a place to write to."""
 
-    keeps_record = False
+    capabilities = CAPABILITIES
+
+    def writer(self) -> "BlackholeSink":
+        return self
 
     def check(self, tables: Sequence[TableRecord]) -> None:
         """There is always room."""
@@ -34,7 +38,7 @@ class BlackholeSink:
     def visible(self, table: TableRecord, spans: Sequence[TableSpan]) -> Visible:
         return Visible("", Ts(0))
 
-    def cut(self, table: TableRecord, order: SpanRepartition) -> Ts:
+    def repartition(self, table: TableRecord, order: SpanRepartition) -> Ts:
         return order.ts
 
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:

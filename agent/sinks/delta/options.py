@@ -1,8 +1,10 @@
-"""Delta options: what a Delta sink's URI may say behind the question mark."""
+"""Delta options: what a Delta sink's URI may say behind the question mark, and what the sink can."""
 
 from typing import Final, Literal
 
 from pydantic import BaseModel, Field
+
+from agent.ports.capabilities import Capabilities, Guarantee
 
 #: ten years
 _RETENTION_MAX_S: Final = 315_360_000
@@ -21,3 +23,6 @@ class DeltaOptions(BaseModel, extra="allow"):
     @property
     def storage(self) -> dict[str, str]:
         return dict(self.model_extra or {})
+
+
+CAPABILITIES = Capabilities(guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True)

@@ -1,9 +1,8 @@
 """Delta plugin: tables of a Delta Lake, in directories or buckets."""
 
-from agent.ports.capabilities import Capabilities, Guarantee
 from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
-from agent.sinks.delta.options import DeltaOptions
+from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
 
 
 def _open(uri: SinkUri, scope: SinkScope) -> Sink:
@@ -16,7 +15,7 @@ PLUGIN = SinkPlugin(
     summary="Delta tables, one for each source table",
     schemes=("delta+file", "delta+s3"),
     open=_open,
-    capabilities=Capabilities(guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True),
+    capabilities=CAPABILITIES,
     options=DeltaOptions,
     preload=("deltalake", "agent.sinks.delta.sink"),
 )

@@ -36,7 +36,7 @@ from agent.rows.unify import after_truncate
 from agent.sinks.delta import changelog, read
 from agent.sinks.delta.alter import repartition
 from agent.sinks.delta.alter.alter import Alterer
-from agent.sinks.delta.options import DeltaOptions
+from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
 from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import disk, history
 from agent.sinks.delta.table import files as delta_files
@@ -75,7 +75,10 @@ class DeltaSink:
         self._lake = Lake(uri.location, uri.is_local, options.storage)
         self._owner = TableOwner(scope.changefeed, scope.mode)
 
-    keeps_record = True
+    capabilities = CAPABILITIES
+
+    def writer(self) -> "DeltaSink":
+        return self
 
     @property
     def _is_changelog(self) -> bool:
@@ -129,8 +132,8 @@ class DeltaSink:
         known = (ts for ts in recorded if ts is not None and ts != delta_table.RETIRED)
         return Visible(str(opened.version()), max(known, default=Ts(0)))
 
-    def cut(self, table: TableRecord, order: SpanRepartition) -> Ts:
-        return repartition.cut(self.place(table.schema_name, table.name), self._owner.changefeed, table, order)
+    def repartition(self, table: TableRecord, order: SpanRepartition) -> Ts:
+        return repartition.repartition(self.place(table.schema_name, table.name), self._owner.changefeed, table, order)
 
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         """The name tells chunk and Ts, so the same chunk of another snapshot is another file."""

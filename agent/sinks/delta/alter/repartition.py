@@ -1,4 +1,4 @@
-"""Repartition of a Delta table: one commit without data, which moves records only (see ``ports.Sink.cut``).
+"""Repartition of a Delta table: one commit without data, which moves records only (``ports.sink.Splits``).
 
 What fences stale writers is in the same commit: the old spans' records go to ``delta_table.RETIRED``, where no writer
 expects them, so whoever still writes for one of them loses against this commit, or this commit against them (Delta
@@ -18,12 +18,12 @@ from reactor.ids import Ts
 from reactor.records.changefeed import TableRecord
 
 
-def cut(place: TablePlace, changefeed: str, table: TableRecord, order: SpanRepartition) -> Ts:
-    """See ``ports.Sink.cut``."""
-    return commit.with_retries(place, lambda opened: _cut(opened, changefeed, table, order))
+def repartition(place: TablePlace, changefeed: str, table: TableRecord, order: SpanRepartition) -> Ts:
+    """See ``agent.ports.sink.Splits.repartition``."""
+    return commit.with_retries(place, lambda opened: _repartition(opened, changefeed, table, order))
 
 
-def _cut(opened: DeltaTable, changefeed: str, table: TableRecord, order: SpanRepartition) -> Ts:
+def _repartition(opened: DeltaTable, changefeed: str, table: TableRecord, order: SpanRepartition) -> Ts:
     name = f"{table.schema_name}.{table.name}"
     number = opened.transaction_version(record_id(changefeed, table.table_id)) or 0
     if number == order.number:

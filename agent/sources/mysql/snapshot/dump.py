@@ -76,7 +76,7 @@ def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
     """Runs on an executor. :raises WeirError: source or sink failed; nothing of the chunk counts."""
     batches = snapshot.read_chunk(task.source, task.schema, task.chunk)
     schema, rows = filter_snapshot(task.filter, task.schema, batches)
-    return tuple(task.open_sink().stage(schema, task.chunk_id, rows, task.ts))
+    return tuple(task.open_sink().writer().stage(schema, task.chunk_id, rows, task.ts))
 
 
 class MysqlDumper:
@@ -189,7 +189,7 @@ class MysqlDump:
             with self._pool.reader() as reader:
                 batches = snapshot.select_rows(reader, table.schema, chunk)
                 schema, rows = filter_snapshot(self._order.filter, table.schema, batches)
-                return tuple(self._order.open_sink().stage(schema, chunk_id, rows, ts))
+                return tuple(self._order.open_sink().writer().stage(schema, chunk_id, rows, ts))
         order = self._order
         task = ChunkTask(self._guard.target, table.schema, chunk, chunk_id, ts, order.filter, order.open_sink)
         name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"

@@ -66,7 +66,7 @@ def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
     """Runs on an executor. :raises WeirError: source or sink failed; nothing of the chunk counts."""
     batches = snapshot.read_chunk(task.source, task.snapshot, task.schema, task.chunk, task.key, rows=task.rows)
     schema, rows = filter_snapshot(task.filter, task.schema, batches)
-    return tuple(task.open_sink().stage(schema, task.chunk_id, rows, task.ts))
+    return tuple(task.open_sink().writer().stage(schema, task.chunk_id, rows, task.ts))
 
 
 class PostgresDumper:

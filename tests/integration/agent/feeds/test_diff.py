@@ -116,7 +116,7 @@ def test_equal_iff_the_same_multiset(ours: list[tuple[Any, ...]], theirs: list[t
 def changelog(directory: Path, record: TableRecord, *parts: Changes) -> DeltaSink:
     sink = open_sink(f"delta+file://{directory}", changefeed="feed", mode=SinkMode.CHANGELOG)
     assert isinstance(sink, DeltaSink)
-    staged = sink.stage(table_schema(), "0", iter(rows((1, "a", "x"), (2, "b", "y"))), Ts(100))
+    staged = sink.writer().stage(table_schema(), "0", iter(rows((1, "a", "x"), (2, "b", "y"))), Ts(100))
     sink.load(record, table_schema(), ARROW, staged)
     at = 100
     for part in parts:
@@ -180,7 +180,7 @@ def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> N
         schema = read_schemas(connection, [table_id])[table_id]
     record = TableRecord(table_id=table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
     sink = open_sink(f"delta+file://{tmp_path}", changefeed="feed", mode=SinkMode.UPSERT)
-    staged = sink.stage(schema, "0", iter(read_table(uri, schema)), Ts(100))
+    staged = sink.writer().stage(schema, "0", iter(read_table(uri, schema)), Ts(100))
     sink.load(record, schema, arrow_schema(schema), staged)
     source = open_source(uri, Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig()))
     [diff] = compared(source, f"delta+file://{tmp_path}", record)

@@ -11,7 +11,7 @@ from agent.errors import SinkFencedError, TableForeignError
 from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.flush.job import flush
 from agent.kernels.key_hash import key_hash
-from agent.ports.sink import SpanRepartition
+from agent.ports.sink import SpanRepartition, Splits
 from agent.sources.postgres.decode.types import arrow_schema
 from owner.scheduler.spans import even_spans
 from owner.tables.repartition import ROW_MOVED
@@ -26,7 +26,8 @@ SPANS = even_spans(TABLE.table_id, 4)
 
 
 def cut(rig: Rig, old: tuple[TableSpan, ...], new: tuple[TableSpan, ...], *, ts: int, number: int) -> None:
-    assert rig.context.sink.cut(RECORD, SpanRepartition(old, new, Ts(ts), number)) == ts
+    assert isinstance(rig.context.sink, Splits)
+    assert rig.context.sink.repartition(RECORD, SpanRepartition(old, new, Ts(ts), number)) == ts
 
 
 def flush_all(rig: Rig, spans: tuple[TableSpan, ...], *, at: int, to: int) -> Flushed:
@@ -163,7 +164,8 @@ async def test_a_late_capture_s_span_fails_alone(tmp_path: Path) -> None:
     client = MemoryClient(MemoryEtcd())
     parts = ChangefeedRuntime(feed, capture=CaptureId("a"), client=client, executor=Inline(), checkpoint=lambda: Ts(0))
     assert (await parts.open_span(RECORD, whole, Ts(0))).committed_ts == 100
-    assert sink.cut(RECORD, SpanRepartition((whole,), SPANS, Ts(150), 1)) == 150
+    assert isinstance(sink, Splits)
+    assert sink.repartition(RECORD, SpanRepartition((whole,), SPANS, Ts(150), 1)) == 150
     late = SpanFlushed(
         SpanPosition(whole, RECORD, Ts(100), Ts(100)), error=RunningError(code=SinkFencedError.code, message="late")
     )

@@ -32,7 +32,7 @@ def dumped(root: Path, tables: Sequence[tuple[TableRecord, TableSchema]], *, don
     if done:
         batch = changes([insert(at, "a", "x") for at in range(3)], arrow=ARROW).after
         for number, (record, schema) in enumerate(tables):
-            files = sink.stage(schema, "0", iter([batch]), Ts(100)) if record.name == "t" else []
+            files = sink.writer().stage(schema, "0", iter([batch]), Ts(100)) if record.name == "t" else []
             manifest.write_done(1, number, [DoneChunk(record.table_id, 1, 0, tuple(files))])
     return manifest.uri
 

@@ -14,7 +14,7 @@ from agent.errors import (
     SourceConfigError,
     SourceUnreachableError,
 )
-from agent.ports.sink import SpanRepartition
+from agent.ports.sink import SpanRepartition, Splits
 from agent.ports.source import Identity, Scope, SourceReport
 from agent.sinks import open_sink
 from agent.sources.postgres.server.connection import connect
@@ -92,7 +92,8 @@ async def test_what_a_removed_changefeed_has_left_is_found_before_the_snapshot(
     spec = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://h/d", sink_uri=f"delta+file://{tmp_path}/lake")
     if spans > 1:
         sink = open_sink(spec.sink_uri, changefeed="c/feed", mode=SinkMode.UPSERT)
-        sink.cut(RECORD, SpanRepartition((SPAN,), even_spans(TABLE.table_id, spans), Ts(100), 1))
+        assert isinstance(sink, Splits)
+        sink.repartition(RECORD, SpanRepartition((SPAN,), even_spans(TABLE.table_id, spans), Ts(100), 1))
     for mode in (Mode.ALL, Mode.FULL):
         with pytest.raises(
             SinkConfigError, match=r"the sink still holds public\.t of an earlier changefeed of this name"

@@ -16,7 +16,7 @@ def test_changes_are_counted_and_dropped() -> None:
     sink = open_sink("blackhole://", changefeed="feed", mode=SinkMode.UPSERT)
     sink.check([RECORD])
     part = changes([insert(1, "a", "x"), update(1, "b", "y")], commit_time=5.0)
-    [result] = sink.commit([TASK], [sink.write(TASK, iter([part]))])
+    [result] = sink.commit([TASK], [sink.writer().write(TASK, iter([part]))])
     assert (result.committed, result.rows, result.commit_time) == (True, 2, 5.0)
     assert result.bytes > 0
     failed = replace(result, committed=False, error="no", error_code="Sink")
@@ -25,7 +25,7 @@ def test_changes_are_counted_and_dropped() -> None:
 
 def test_nothing_is_recorded() -> None:
     sink = open_sink("blackhole://", changefeed="feed", mode=SinkMode.UPSERT)
-    [staged] = sink.stage(table_schema(), "0", iter([changes([insert(1, "a", "x")]).after]), Ts(100))
+    [staged] = sink.writer().stage(table_schema(), "0", iter([changes([insert(1, "a", "x")]).after]), Ts(100))
     assert staged.rows == 1
     sink.load(RECORD, table_schema(), ARROW, [staged])
     assert sink.committed_ts(RECORD, TableSpan(16384)) is None

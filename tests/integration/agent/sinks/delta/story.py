@@ -147,7 +147,7 @@ class Story:
 
     def cut(self, count: int) -> None:
         order = SpanRepartition(self.spans, even_spans(TABLE.table_id, count), Ts(self.ts), self._cuts + 1)
-        assert self.sink.cut(TABLE, order) == self.ts
+        assert self.sink.repartition(TABLE, order) == self.ts
         self.spans, self._cuts = order.new, order.number
 
     def alter(self, columns: pa.Schema, **fills: Any) -> None:

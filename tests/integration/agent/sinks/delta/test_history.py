@@ -256,13 +256,13 @@ def test_schema_changes_and_cuts_are_ours_and_see_others(tmp_path: Path, monkeyp
     change = SchemaChange(Ts(310), SchemaChangeKind.ALTER, KEYED, KEYED, columns, table_schema(wide), wide)
     order = SpanRepartition((SPAN,), even_spans(KEYED.table_id, 2), Ts(300), 1)
     HARMFUL["delete"](DeltaTable(location(sink)))
-    for call in (lambda: sink.alter([change]), lambda: sink.cut(KEYED, order)):
+    for call in (lambda: sink.alter([change]), lambda: sink.repartition(KEYED, order)):
         with pytest.raises(TableForeignError, match="DELETE"):
             call()
     DeltaTable(location(sink)).restore(2)
     sink.alter([change])
     assert sink.committed_ts(KEYED, SPAN) == 300
-    assert sink.cut(KEYED, order) == 300
+    assert sink.repartition(KEYED, order) == 300
     assert sink.committed_ts(KEYED, order.new[0]) == 300
 
 

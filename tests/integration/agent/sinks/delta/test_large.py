@@ -136,7 +136,7 @@ def test_whatever_it_does_it_is_one_commit_and_nothing_of_it_is_merged_as_a_whol
 
 def _halves(sink: DeltaSink) -> tuple[TableSpan, TableSpan]:
     first, second = even_spans(KEYED.table_id, 2)
-    sink.cut(KEYED, SpanRepartition((SPAN,), (first, second), Ts(100), 1))
+    sink.repartition(KEYED, SpanRepartition((SPAN,), (first, second), Ts(100), 1))
     return first, second
 
 

@@ -71,7 +71,7 @@ class Rig:
 
     def cut(self, count: int, ts: int) -> None:
         order = self.order(count, ts)
-        assert self.sink.cut(TABLE, order) == ts
+        assert self.sink.repartition(TABLE, order) == ts
         self.spans, self.cuts = order.new, order.number
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
@@ -116,7 +116,7 @@ def test_the_same_cut_again_changes_nothing(tmp_path: Path, mode: SinkMode) -> N
     rig.cut(3, 150)
     rig.flush(rig.spans[0], 170)
     before = rig.version(), rig.rows(), [rig.recorded(span) for span in rig.spans]
-    assert rig.sink.cut(TABLE, order) == 150
+    assert rig.sink.repartition(TABLE, order) == 150
     assert (rig.version(), rig.rows(), [rig.recorded(span) for span in rig.spans]) == before
 
 
@@ -143,7 +143,7 @@ def test_a_span_that_is_further_is_told_and_nothing_changes(tmp_path: Path, mode
     rig.cut(2, 150)
     rig.flush(rig.spans[1], 170)
     version = rig.version()
-    assert rig.sink.cut(TABLE, rig.order(1, 160)) == 170
+    assert rig.sink.repartition(TABLE, rig.order(1, 160)) == 170
     assert rig.version() == version
     rig.flush_all(170)
     rig.cut(1, 170)
@@ -158,7 +158,7 @@ def test_cut_and_late_writer_at_once(tmp_path: Path, mode: SinkMode) -> None:
         late, order = rig.task(TableSpan(ID), 120), rig.order(2, 115)
         with ThreadPoolExecutor(2) as pool:
             written = pool.submit(_caught, rig, late)
-            cut = pool.submit(rig.sink.cut, TABLE, order)
+            cut = pool.submit(rig.sink.repartition, TABLE, order)
             was_written, furthest = written.result(), cut.result()
         assert was_written == (furthest == 120)
         assert len(rig.rows()) == (40 if was_written else 0)
@@ -181,7 +181,7 @@ def test_a_cut_that_comes_after_a_newer_one_is_refused(tmp_path: Path, mode: Sin
     rig.cut(4, 150)
     rig.cut(1, 150)  # nothing was written in between: the old record looks like the new one
     with pytest.raises(SinkFencedError, match="stale"):
-        rig.sink.cut(TABLE, first)
+        rig.sink.repartition(TABLE, first)
     assert rig.recorded(TableSpan(ID)) == 150
 
 
@@ -189,9 +189,9 @@ def test_a_cut_that_comes_after_a_newer_one_is_refused(tmp_path: Path, mode: Sin
 def test_a_sink_that_was_set_back_is_not_cut(tmp_path: Path, mode: SinkMode) -> None:
     rig = Rig.at(tmp_path, mode)
     with pytest.raises(TableHeldError, match="set back or replaced"):
-        rig.sink.cut(TABLE, replace(rig.order(2, 150), number=3))
+        rig.sink.repartition(TABLE, replace(rig.order(2, 150), number=3))
     with pytest.raises(TableHeldError, match="set back or replaced"):
-        rig.sink.cut(TABLE, SpanRepartition(even_spans(ID, 3), even_spans(ID, 2), Ts(150), 1))
+        rig.sink.repartition(TABLE, SpanRepartition(even_spans(ID, 3), even_spans(ID, 2), Ts(150), 1))
 
 
 def test_a_standing_counts_living_records_only(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_truncate_knows_keys_of_every_type_again(tmp_path: Path) -> None:
     whole = FlushTask("feed", TableSpan(ID), table, "", SinkMode.UPSERT, "", (), Ts(100), Ts(120))
     sink.write(whole, iter([changes(rows, arrow=arrow, key=key)]))
     spans = even_spans(ID, 2)
-    sink.cut(table, SpanRepartition((TableSpan(ID),), spans, Ts(120), 1))
+    sink.repartition(table, SpanRepartition((TableSpan(ID),), spans, Ts(120), 1))
     before = _values(sink)
     for number, span in enumerate(spans):
         part = keep_span(changes([truncate(ts=130)], arrow=arrow, key=key), span, key=key)
