@@ -12,7 +12,7 @@ from typing import Protocol
 from agent.control.effects import StartUnit
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import DdlRecord, LogHead, RunningError, TableChange, TableRecord
+from reactor.records.changefeed import DdlRecord, LogHead, RunningError, SchemaChangeKind, TableChange, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,11 @@ class FlushLimits:
         """JSON of the newest change of a table that exists, if it came after ``ts``; else empty."""
         at, change = self.changes.get(table_id, (Ts(0), None))
         return change.model_dump_json() if change is not None and change.before and at > ts else ""
+
+    def is_gone_since(self, table_id: int, ts: Ts) -> bool:
+        """The table went from its source after ``ts``, and the sink knows."""
+        at, change = self.changes.get(table_id, (Ts(0), None))
+        return change is not None and change.kind is SchemaChangeKind.DROP and at > ts
 
     def table(self, known: TableRecord) -> TableRecord:
         """The newest record of a table: a schema change may have given it another name or key."""

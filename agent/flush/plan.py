@@ -89,6 +89,8 @@ def plan_flush(
         to_ts = _reachable(position, ahead, wanted, _weight_max(position, order, weights))
         is_behind |= to_ts < wanted
         targets.append((position, to_ts))
+        if limits.is_gone_since(position.table.table_id, position.committed_ts):
+            ahead = []  # nobody needs it any more: the sink keeps what it had
         made = _tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, order, weights)
         change = limits.change_since(position.table.table_id, position.committed_ts) if made else ""
         tasks.extend(replace(task, change=change) if change else task for task in made)

@@ -12,7 +12,7 @@ from agent.ports.sink import FlushTask
 from agent.rows.batches import SegmentRef
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import LogHead, SinkMode, TableRecord
+from reactor.records.changefeed import LogHead, SchemaChangeKind, SinkMode, TableChange, TableRecord
 
 UPSERT = Order("feed", "delta+file:///lake", SinkMode.UPSERT, "/log")
 CHANGELOG = replace(UPSERT, sink_mode=SinkMode.CHANGELOG)
@@ -62,6 +62,16 @@ def test_a_span_without_events_moves_without_a_task() -> None:
     plan = plan_flush([position(5, 30, table=2)], TEN, limits(100), order=UPSERT)
     assert goals(plan) == [(2, 100)]
     assert plan.tasks == ()
+
+
+def test_a_table_that_has_gone_is_not_written_any_more() -> None:
+    """A held one may have changes in the log from before it was dropped; there are no columns that they would fit."""
+    gone = TableChange(kind=SchemaChangeKind.DROP, table_id=1, before="{}")
+    at = replace(limits(100), changes={1: (Ts(50), gone)})
+    plan = plan_flush([position(5)], TEN, at, order=UPSERT)
+    assert goals(plan) == [(1, 100)]
+    assert plan.tasks == ()
+    assert plan_flush([position(50)], TEN, at, order=UPSERT).tasks, "one of its name that came later"
 
 
 def test_a_task_covers_the_way_from_the_record() -> None:
