@@ -13,7 +13,7 @@ from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import parse
 from reactor.patches import patch_record
-from reactor.records import changefeed, held, partitioning, sync_point, upstream
+from reactor.records import changefeed, held, partitioning, sync_point, task_position, upstream
 from reactor.records.base import Record, UserConfig
 from reactor.records.changefeed import (
     CaptureInfo,
@@ -217,7 +217,9 @@ def test_every_field_is_written_and_read(record: Record) -> None:
 
 def test_every_stored_record_has_an_example() -> None:
     found = [
-        kind for module in (partitioning, held, changefeed, sync_point, upstream) for kind in vars(module).values()
+        kind
+        for module in (partitioning, held, changefeed, sync_point, task_position, upstream)
+        for kind in vars(module).values()
     ]
     kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Record)}
     inner = {Record, UserConfig, Era, RepartitionUnderWay, TableChange, TableRecord, RunningError, SealedUri}
