@@ -293,8 +293,9 @@ def _checkpoint(facts: Facts, table: TableRecord, sets: Sequence[ReplicationSet]
 
 
 def _held(facts: Facts) -> dict[int, HeldView]:
-    names = _newest_names(facts)
-    return {id: _held_table(table, names.get(id, table.name)) for id, table in facts.held.items()}
+    names = {table.table_id: f"{table.schema_name}.{table.name}" for table in facts.tables or ()}
+    newest = _newest_names(facts)
+    return {id: _held_table(table, names.get(id, table.name), newest.get(id, "")) for id, table in facts.held.items()}
 
 
 def _newest_names(facts: Facts) -> dict[int, str]:
@@ -307,9 +308,10 @@ def _newest_names(facts: Facts) -> dict[int, str]:
     return names
 
 
-def _held_table(table: HeldTable, newest_name: str) -> HeldView:
+def _held_table(table: HeldTable, name: str, newest_name: str) -> HeldView:
+    """``name``: the sink's. A table that was held by a rename has its new name in its record."""
     return HeldView(
-        table=table.name,
+        table=name,
         table_id=table.table_id,
         stage=table.stage,
         origin=table.origin,
@@ -319,7 +321,7 @@ def _held_table(table: HeldTable, newest_name: str) -> HeldView:
         message=table.error.message,
         tries=table.tries,
         retry_at=table.retry_at,
-        renamed_to=newest_name if newest_name != table.name else "",
+        renamed_to=newest_name if newest_name != name else "",
     )
 
 

@@ -56,8 +56,8 @@ class TableSchema:
 
     ``replica_identity`` is PostgreSQL's letter: d (key), n (nothing), f (full), i (index). ``dialect`` says whose
     types and events these are, and so which source reads them. ``zero_dates``: MySQL only, as the changefeed's
-    configuration says. ``collation``: MySQL only, of texts in columns to come, 0 where nobody has asked; it is not
-    stored.
+    configuration says. ``collation``: MySQL only, of texts in columns to come, 0 where it is not known; stored in the
+    table's record.
     """
 
     table_id: int

@@ -229,6 +229,8 @@ class TableRecord(Record):
     #: a resumed dump reads later chunks later: the first flush must reach at least here (see agent.units.dump)
     consistent_ts: StoredTs = Ts(0)
     rows_estimated: Estimate = 0
+    #: MySQL: number of the collation that texts in columns to come have unless they say another; 0: not known
+    collation: Count = later(0)
 
     def model_post_init(self, _context: object) -> None:
         """Which fields were given is not kept, nor a place for unknown ones without any: most of it would be that."""

@@ -1,6 +1,7 @@
 """Schema diff: records for the owner what changed between two versions of a table, for every source. Pure.
 
-Only what a sink would see counts: names, Arrow types, values, and the key. A longer varchar is no change.
+What a sink would see counts: names, Arrow types, values, and the key. A longer varchar is a change only where the log
+does not describe its tables itself, so that whoever reads on has to know it.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import pyarrow as pa
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.registry import arrow_schema, conversions
-from reactor.records.changefeed import SchemaChangeKind, TableChange
+from reactor.records.changefeed import SchemaChangeKind, TableChange, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,26 @@ class Columns:
 
 
 def compare(
-    before: KnownTable, after: KnownTable, columns: Columns, context: Mapping[str, str] | None = None
+    before: KnownTable,
+    after: KnownTable,
+    columns: Columns,
+    context: Mapping[str, str] | None = None,
+    *,
+    keeps_definition: bool = False,
 ) -> TableChange | None:
-    """The change from one to the other; None where a sink sees none. ``context``: see ``TableChange``."""
+    """The change from one to the other; None where there is none to record. ``context``: see ``TableChange``.
+
+    ``keeps_definition``: rows are read by what is recorded of their columns, so every difference is one.
+    """
     assert before.schema is not None
     assert after.schema is not None
     is_same = _types(before.schema) == _types(after.schema) and not columns.renames and not columns.added
     is_same = is_same and not _converts(before.schema, after.schema, columns, context or {})
-    if is_same and before.record == after.record:
+    is_recorded = before.schema.columns == after.schema.columns or not keeps_definition
+    if is_same and is_recorded and before.record == after.record:
         return None
-    is_rename = is_same and before.record.key == after.record.key
+    is_rename = is_same and is_recorded and _place(before.record) != _place(after.record)
+    is_rename = is_rename and before.record.key == after.record.key
     return TableChange(
         kind=SchemaChangeKind.RENAME if is_rename else SchemaChangeKind.ALTER,
         table_id=after.record.table_id,
@@ -51,6 +62,10 @@ def compare(
         fills=dict(columns.fills),
         context=dict(context or {}),
     )
+
+
+def _place(table: TableRecord) -> tuple[str, str]:
+    return table.schema_name, table.name
 
 
 def _converts(before: TableSchema, after: TableSchema, columns: Columns, context: Mapping[str, str]) -> bool:

@@ -54,7 +54,7 @@ class ChangingTables:
             return schema_diff.dropped(before)
         columns, terms = self.columns.get(number, NOTHING), self.terms.get(number)
         context = replace(terms, required=columns.required).to_context() if terms else {}
-        return schema_diff.compare(before, after, columns, context)
+        return schema_diff.compare(before, after, columns, context, keeps_definition=True)
 
 
 def _is_told(table: KnownTable) -> bool:

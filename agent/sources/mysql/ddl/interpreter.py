@@ -103,11 +103,13 @@ class Interpreter:
         return parse.mentioned(statement, database, self._known.by_name, folds_names=self._server.folds_names)
 
     def _ask_collations(self, event: DdlEvent) -> None:
-        """Of tables that a statement names: their texts to come have it, unless the statement says another."""
+        """Of tables that a statement names, whose records do not say it (those of v0.1.0): their texts to come have it,
+        unless the statement says another."""
         for name in self.mentioned(event.statement, event.database):
             table = self._known.by_name[name]
             if table.schema is not None and not table.schema.collation and (found := self._server.look(name)):
-                self._known.put(replace(table, schema=replace(table.schema, collation=found.collation)))
+                record = table.record.with_(collation=found.collation)
+                self._known.put(replace(table, record=record, schema=replace(table.schema, collation=found.collation)))
 
     def _record(self, ts: Ts, statement: str) -> DdlRecord | None:
         changes = self._changes.taken()
@@ -177,6 +179,7 @@ class Interpreter:
             key=schema.key if schema else (),
             start_ts=Ts(ts - 1),
             consistent_ts=Ts(ts - 1),
+            collation=schema.collation if schema else 0,
         )
 
     def _drop(self, name: Name) -> None:
@@ -334,7 +337,7 @@ class Interpreter:
 
     def _put(self, table: KnownTable, schema: TableSchema, columns: Columns, terms: RetypeTerms) -> None:
         self._changes.touch(table)
-        record = table.record.with_(key=key_of(table.record.key, schema.key))
+        record = table.record.with_(key=key_of(table.record.key, schema.key), collation=schema.collation)
         self._changes.put(KnownTable(record, self._ours(schema, record)), columns, terms)
 
     def _exact(self, name: Name, stated: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:

@@ -34,7 +34,7 @@ class KnownTables:
     def __init__(self, tables: Iterable[KnownTable], *, zero_dates: ZeroDates, is_mariadb: bool) -> None:
         self._zero_dates = zero_dates
         self._is_mariadb = is_mariadb
-        self._tables = {_name(table): table for table in tables}
+        self._tables = {_name(table): _with_collation(table) for table in tables}
         #: tables by id that are sure to have no rows
         self._empty: set[int] = set()
         #: tables that are none of ours, and had rows in the log
@@ -96,6 +96,13 @@ class KnownTables:
 
 def _name(table: KnownTable) -> tuple[str, str]:
     return table.record.schema_name, table.record.name
+
+
+def _with_collation(table: KnownTable) -> KnownTable:
+    """What schemas are stored without is in the table's record."""
+    if table.schema is None or table.schema.collation:
+        return table
+    return replace(table, schema=replace(table.schema, collation=table.record.collation))
 
 
 def _is_same(one: KnownTable, other: KnownTable) -> bool:

@@ -102,7 +102,7 @@ def read_schemas(
     :raises SourceConfigError: a table is gone, or has a column of a type that Weir does not know.
     """
     wanted = sorted(set(tables))
-    collations = _read_collations(connection) if wanted else {}
+    collations = read_collations(connection) if wanted else {}
     schemas = {}
     for schema_name, group in groupby(wanted, key=lambda table: table[0]):
         names = {name for _, name in group}
@@ -129,7 +129,7 @@ def read_schemas(
 def database_collation(connection: Queries, name: str) -> int:
     """Of the texts in tables to come; 0 where there is no such database."""
     rows = connection.query(_DATABASE_SQL.format(name=literal(name)))
-    return _read_collations(connection).get(str(rows[0][0]), 0) if rows else 0
+    return read_collations(connection).get(str(rows[0][0]), 0) if rows else 0
 
 
 def names_of(connection: Queries, table_ids: Collection[int]) -> dict[int, tuple[str, str]]:
@@ -153,7 +153,7 @@ def _table_of(row: Sequence[Any]) -> tuple[str, str]:
     return str(row[0]), str(row[1])
 
 
-def _read_collations(connection: Queries) -> dict[str, int]:
+def read_collations(connection: Queries) -> dict[str, int]:
     """Numbers by name. Some of MariaDB's have one for each character set, which only this table tells."""
     if connection.is_mariadb:
         table = "information_schema.collation_character_set_applicability"

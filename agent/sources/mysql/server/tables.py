@@ -4,19 +4,20 @@ Views, sequences and temporary tables never. The key is the one that the server 
 declare: the primary key, else the first unique key over NOT NULL columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from agent.filter.tables import TableFilter
 from agent.sources.mysql.decode.table_ids import check_distinct, table_id
-from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS
+from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, read_collations
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import literal
 from reactor.records.changefeed import TableRecord
 
 _TABLES_SQL: Final = """
-SELECT t.table_schema, t.table_name, t.table_type, t.engine, coalesce(t.table_rows, 0), coalesce(e.transactions, 'NO')
+SELECT t.table_schema, t.table_name, t.table_type, t.engine, coalesce(t.table_rows, 0), coalesce(e.transactions, 'NO'),
+       t.table_collation
   FROM information_schema.tables t LEFT JOIN information_schema.engines e ON e.engine = t.engine
  WHERE t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY t.table_schema, t.table_name
 """
@@ -58,7 +59,8 @@ def find_tables(connection: Connection, wanted: TableFilter) -> list[FoundTable]
     check_distinct((str(row[0]), str(row[1])) for row in matching)
     schemas = ", ".join(literal(name) for name in sorted({str(row[0]) for row in matching}))
     keys, indexes = _key_columns(connection, schemas), _indexes(connection, schemas)
-    return [_found(row, keys, indexes) for row in matching]
+    collations = read_collations(connection)
+    return [_found(row, keys, indexes, collations) for row in matching]
 
 
 def _key_columns(connection: Connection, schemas: str) -> dict[tuple[str, str], set[str]]:
@@ -82,8 +84,9 @@ def _found(
     row: Sequence[str | None],
     keys: dict[tuple[str, str], set[str]],
     indexes: dict[tuple[str, str], list[_Index]],
+    collations: Mapping[str, int],
 ) -> FoundTable:
-    schema_name, name, kind, engine, rows, transactions = (value or "" for value in row)
+    schema_name, name, kind, engine, rows, transactions, collation = (value or "" for value in row)
     table = schema_name, name
     mine = indexes.get(table, [])
     record = TableRecord(
@@ -92,6 +95,7 @@ def _found(
         name=name,
         key=_key(keys.get(table, set()), mine),
         rows_estimated=int(rows),
+        collation=collations.get(collation, 0),
     )
     return FoundTable(
         record,

@@ -154,6 +154,9 @@ def test_a_changelog_is_folded_to_its_rows(tmp_path: Path) -> None:
     [order] = [FlushTask("feed", TableSpan(16384), RECORD, "", SinkMode.CHANGELOG, "", (), Ts(300), Ts(400))]
     sink.commit([order], [sink.write(order, iter([changes([truncate(ts=310), insert(9, "n", "n", ts=320)])]))])
     assert compare("public.t", lambda: rows((9, "n", "n")), read, key=KEY).equal
+    [order] = [FlushTask("feed", TableSpan(16384), RECORD, "", SinkMode.CHANGELOG, "", (), Ts(400), Ts(500))]
+    sink.commit([order], [sink.write(order, iter([changes([truncate(ts=410)])]))])
+    assert compare("public.t", lambda: rows(), read, key=KEY).differences == ()
 
 
 def test_a_changelog_without_a_key(tmp_path: Path) -> None:

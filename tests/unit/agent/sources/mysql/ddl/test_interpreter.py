@@ -4,10 +4,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from agent.rows.schema import TableSchema, ZeroDates
-from agent.rows.schema_change import KnownTable
+from agent.rows.schema_change import KnownTable, known_tables
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.interpreter import Interpreter
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
@@ -26,11 +28,27 @@ ALTER, CREATE, DROP, HOLD, RENAME = (
 )
 
 
+#: of tables, where they are not utf8mb4
+_COLLATIONS = {"u": 9}
+
+
+def definitions(tables: KnownTables) -> dict[tuple[str, str], object]:
+    """All that rows are read by, and new columns get."""
+    return {
+        name: (table.record, table.schema, table.schema.collation if table.schema else 0)
+        if not table.is_held
+        else (table.record, table.held)
+        for name, table in tables.by_name.items()
+    }
+
+
 def known(*tables: str) -> KnownTables:
     found = []
     for name in tables:
         number = table_id("d", name)
-        record = TableRecord(table_id=number, schema_name="d", name=name, key=("id",))
+        record = TableRecord(
+            table_id=number, schema_name="d", name=name, key=("id",), collation=_COLLATIONS.get(name, 45)
+        )
         found.append(KnownTable(record, replace(table(name), table_id=number)))
     return KnownTables(found, zero_dates=ZeroDates.NULL, is_mariadb=True)
 
@@ -51,16 +69,32 @@ class Rig:
         )
         self._interpreter = Interpreter(self.tables, server)
         self._ts = 100
+        self._begun = list(self.tables.by_name.values())
+        self._records: list[DdlRecord] = []
 
     def record(self, statement: str) -> DdlRecord | None:
         self._ts += 10
-        return self._interpreter.interpret(DdlEvent(Ts(self._ts), "d", statement, 0.0))
+        record = self._interpreter.interpret(DdlEvent(Ts(self._ts), "d", statement, 0.0))
+        self._records += [record] if record else []
+        return record
 
     def run(self, *statements: str) -> Sequence[TableChange]:
         """What the last one changes."""
         for statement in statements:
             record = self.record(statement)
         return record.changes if record else ()
+
+    def again(self) -> KnownTables:
+        """What another stream would know, by records as they are stored."""
+        ddl = [DdlRecord.decode(record.encode(), key="ddl") for record in self._records]
+        begun = [TableRecord.decode(table.record.encode(), key="table") for table in self._begun]
+        schemas = {
+            table.record.table_id: TableSchema.from_json(table.schema.to_json())
+            for table in self._begun
+            if table.schema
+        }
+        tables = known_tables(begun, schemas, ddl, at=Ts(self._ts)).values()
+        return KnownTables(tables, zero_dates=ZeroDates.NULL, is_mariadb=True)
 
     def fill(self, name: str) -> None:
         """Rows of a table that is none of ours."""
@@ -80,11 +114,58 @@ def test_a_column_comes_with_its_default() -> None:
     assert schema.table_id == table_id("d", "t")
 
 
-def test_what_no_sink_sees_is_no_change() -> None:
+def test_what_no_row_is_read_by_is_no_change() -> None:
     rig = Rig("t")
-    assert rig.record("ALTER TABLE t MODIFY a VARCHAR(60), ADD INDEX i (a)") is None
+    assert rig.record("ALTER TABLE t ADD INDEX i (a)") is None
     assert rig.record("ALTER TABLE u ADD n INT") is None
-    assert rig.record("ALTER TABLE t MODIFY b BIGINT UNSIGNED FIRST") is None
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "MODIFY a VARCHAR(60)",
+        "MODIFY a VARCHAR(40) CHARACTER SET latin1",
+        "MODIFY b BIGINT UNSIGNED FIRST",
+        "DEFAULT CHARACTER SET latin2",
+        "CONVERT TO CHARACTER SET latin1",
+    ],
+)
+def test_what_rows_are_read_by_is_recorded_though_no_sink_sees_it(definition: str) -> None:
+    """A binlog without full metadata tells neither names nor character sets of columns."""
+    rig = Rig("t")
+    [change] = rig.run(f"ALTER TABLE t {definition}")
+    assert change.kind is ALTER
+    assert definitions(rig.again()) == definitions(rig.tables)
+
+
+_STATEMENTS = (
+    "RENAME TABLE t TO swap_, u TO t, swap_ TO u",
+    "RENAME TABLE t TO w",
+    "RENAME TABLE w TO t",
+    "ALTER TABLE t DEFAULT CHARACTER SET latin2",
+    "ALTER TABLE u DEFAULT CHARACTER SET cp1251",
+    "ALTER TABLE t CONVERT TO CHARACTER SET latin1",
+    "ALTER TABLE t ADD COLUMN IF NOT EXISTS x TEXT",
+    "ALTER TABLE u ADD COLUMN IF NOT EXISTS x VARCHAR(9) AFTER id",
+    "ALTER TABLE t MODIFY x TEXT",
+    "ALTER TABLE t MODIFY x INT",
+    "ALTER TABLE u MODIFY a VARCHAR(30) FIRST",
+    "ALTER TABLE u CHANGE a y CHAR(5) CHARACTER SET utf8mb3",
+    "ALTER TABLE t DROP COLUMN IF EXISTS x",
+    "CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, a VARCHAR(7)) CHARACTER SET latin2",
+    "CREATE TABLE IF NOT EXISTS w LIKE t",
+    "DROP TABLE IF EXISTS w",
+    "TRUNCATE TABLE u",
+    "DROP DATABASE e",
+)
+
+
+@given(st.lists(st.sampled_from(_STATEMENTS), max_size=12))
+def test_a_stream_that_starts_again_knows_the_tables_as_they_were(statements: list[str]) -> None:
+    rig = Rig("t", "u")
+    for statement in statements:
+        rig.record(statement)
+        assert definitions(rig.again()) == definitions(rig.tables), statement
 
 
 def test_created_dropped_and_created_again() -> None:
