@@ -1,7 +1,7 @@
 """Transition history: a state machine's last steps with their causes, and the error of a step that its table lacks.
 
 Machines look a step up in their table, note it here, and raise ``invalid`` where the table has no row: that is a bug in
-us, and the way to it is what one wants to know. What users or peers may do wrong is refused before, by other errors.
+us, and the history shows the way to it. Wrong input of users and peers is refused before, by other errors.
 """
 
 from functools import lru_cache

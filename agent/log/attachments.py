@@ -1,4 +1,4 @@
-"""Attachments: what a source says with a position, where that is too much to be written with each move of the head.
+"""Attachments: files with what a source records for a position, where it is too large for each move of the head.
 
 One is a file beside the segments, whole or not there, and never changed. The head names the one that belongs to its
 position, so a new one is written before the head that first relies on it, and the one before is an orphan afterwards.

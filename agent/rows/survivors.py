@@ -1,6 +1,6 @@
 """Survivors: rows that nobody has changed since the source gave their columns another type, as the source has them.
 
-``ALTER COLUMN … TYPE … USING`` may make of a value whatever its expression says, and no log tells it. A sink that
+``ALTER COLUMN … TYPE … USING`` may make anything of a value, and no log says what. A sink that
 converts its old values compares them with these rows before it commits the change.
 """
 

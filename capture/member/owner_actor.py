@@ -1,10 +1,10 @@
-"""Owner as an actor: campaigns, and while it is elected gives the owner's reactor what comes into its mailbox.
+"""Owner actor: campaigns for ownership, and while it is elected passes its mailbox on to the owner's reactor.
 
     campaign ──elected──► owner's worker ──not owner any more──► campaign …
        └── leaving: never campaign again; resign if elected
 
 A crash of the reactor ends the ownership: it resigns, and the next life of the actor campaigns for another one, whose
-revision fences off all that this one said. The owner's part of one changefeed crashes alone, and takes no ownership
+revision fences off all orders of this one. The owner's part of one changefeed crashes alone, and takes no ownership
 along (``owner.feed.crashes``). What the data plane answers goes to the reactor without the mailbox: it must not be
 lost, and there is no more of it than was asked.
 """

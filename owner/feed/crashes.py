@@ -1,4 +1,4 @@
-"""Crashes of the owner's part of one changefeed: what it knew is forgotten, and it begins again from etcd.
+"""Crashes: after a crash the owner's part of one changefeed forgets what it knew, and begins again from etcd.
 
     crashed ──► fenced: a new epoch, under which nothing of the run before is heard ──► built again, after a while
        └── too often ──► failed

@@ -1,4 +1,4 @@
-"""Site: where a changefeed is decided about."""
+"""Site: the owner, cluster and namespace in which a changefeed is decided."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Task position: what one capture has to say to the owner about one changefeed."""
+"""Task position: what one capture reports to the owner about one changefeed."""
 
 from typing import Self
 

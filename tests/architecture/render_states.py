@@ -87,7 +87,7 @@ def feed_state() -> str:
         "which pass when somebody has mended them: they are waited for without limit, at most a minute at a time, and "
         "that time does not count as being stuck. *Stopped too long* is `gc-ttl-seconds`: the slot is released and the "
         "error is `GCTTLExceeded`.",
-        "A running changefeed is also a `warning` for as long as one of its tables is held (docs/operating.md), its "
+        "A running changefeed is also a `warning` for as long as one of its tables is held (docs/held-tables.md), its "
         "source is waited for, or nothing moves.",
     )
 

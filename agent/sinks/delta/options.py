@@ -1,4 +1,4 @@
-"""Delta options: what a Delta sink's URI may say behind the question mark, and what the sink can."""
+"""Delta options: the options of a Delta sink's URI, and the sink's capabilities."""
 
 from typing import Final, Literal
 

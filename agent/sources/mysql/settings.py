@@ -1,4 +1,4 @@
-"""MySQL settings: what a changefeed's configuration may say below [source]."""
+"""MySQL settings: the keys below ``[source]`` in a changefeed's configuration."""
 
 from typing import Literal
 
@@ -12,6 +12,6 @@ class MysqlSettings(BaseModel):
     )
     unlogged_cascades: Literal["refuse", "accept"] = Field(
         "refuse",
-        description="tables whose rows foreign keys change without a word in the log are refused (held, where they "
+        description="tables with rows that foreign keys change unlogged are refused (held, where they "
         "come later), or taken with such rows as they were",
     )

@@ -1,4 +1,4 @@
-"""PostgreSQL settings: what a changefeed's configuration may say below [source]."""
+"""PostgreSQL settings: the keys below ``[source]`` in a changefeed's configuration."""
 
 from pydantic import BaseModel, Field
 

@@ -1,4 +1,4 @@
-"""Comparison of a table's converted values with the rows that the source has left as its own conversion made them.
+"""Survivor comparison: compares a Delta table's converted values with rows that the source has not changed since.
 
 Rows are found by their key's hash and compared by their own, in the form in which Delta holds them. In a changelog a
 key's last image counts.

@@ -1,6 +1,6 @@
 """Survivors of a retyping: reads rows that nobody has changed since PostgreSQL gave their columns another type.
 
-Every way of writing a table anew gives the table and its indexes new rows in ``pg_class``, in the transaction that
+Every rewrite of a table gives the table and its indexes new rows in ``pg_class``, in the transaction that
 gives the table's rows their ``xmin``. So a row whose ``xmin`` is later than the older of these two has been changed
 since, and its new values are in the stream; every other row is what the rewrite has made of it.
 
