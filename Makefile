@@ -15,6 +15,10 @@ SEEDS ?= 1000
 SEED ?=
 PLANTED ?=
 MINUTES ?= 15
+# Processes that run tests side by side; a few tests that are named in ARGS are faster in one. How tests are grouped:
+# tests/conftest.py.
+WORKERS ?= $(if $(ARGS),0,2)
+PARALLEL = --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -27,7 +31,7 @@ quickstart: java $(if $(findstring mariadb,$(ARGS)),mariadb) ## replicate a data
 	@exec $(PYTHON) -m capture quickstart $(ARGS)
 
 test: java mariadb mysql iproute ## all tests but the long ones of make matrix
-	@$(PYTHON) -m pytest $(ARGS)
+	@$(PYTHON) -m pytest $(PARALLEL) $(ARGS)
 
 cover: java mariadb iproute ## unit and integration tests with a coverage report
 	@$(PYTHON) -m pytest tests/unit tests/integration --cov --cov-report=term:skip-covered $(ARGS)
@@ -49,7 +53,7 @@ soak: java mariadb ## random schema changes, rows and kills on three servers: MI
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seeds $(SEED)) $(ARGS)
 
 matrix: java mariadb mysql iproute ## captures fall at every fail-point, and longer stories of faults: a quarter of an hour on two cores
-	@$(PYTHON) -m pytest -m matrix $(ARGS)
+	@$(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 
 clean: ## remove the venv and what tools have left
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

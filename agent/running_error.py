@@ -1,6 +1,6 @@
 """Running errors: errors that we raised as the owner and users see them."""
 
-from time import time
+import time
 
 from reactor.errors import WeirError
 from reactor.records.changefeed import RunningError
@@ -11,7 +11,7 @@ def running_error(error: WeirError) -> RunningError:
     return RunningError(
         code=error.code,
         message=str(error),
-        time=time(),
+        time=time.time(),
         retryable=error.retryable,
         table_id=error.table_id,
         scope=error.scope,

@@ -1,6 +1,8 @@
 """Fixtures for all tests: the real parts, started once per run and only when a test asks for them.
 
-Tests share the parts, so each makes what it needs under names of its own (a database, a cluster id, a directory).
+Tests share the parts, so each makes what it needs under names of its own (a database, a cluster id, a directory). Where
+several processes run the tests (pytest-xdist), all tests of one server run in the same process, one after the other: so
+a server is started once, and no test sees what another one does to it meanwhile.
 """
 
 import asyncio
@@ -20,6 +22,34 @@ from tests.mysql_server import EmbeddedMysql
 def pytest_configure() -> None:
     # pytest-asyncio asks for the current loop to put it back later; without this, asking makes one that nobody closes.
     asyncio.set_event_loop(None)
+
+
+#: what groups tests: the first of these fixtures that a test asks for, with the group
+_SERVERS = {
+    "flavour": "mysql",  # those that start a server of their own, too: they take their time
+    "server": "mysql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "postgres": "postgres",
+    "spark_executor": "spark",
+}
+
+
+def _group(item: pytest.Item) -> str:
+    """Tests of one group run in one process. Clusters come first, as they take longest and mostly wait."""
+    if item.get_closest_marker("acceptance"):
+        return "acceptance"
+    asked_for = getattr(item, "fixturenames", ())
+    return next((group for server, group in _SERVERS.items() if server in asked_for), item.nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = ["acceptance", *dict.fromkeys(_SERVERS.values())]
+    groups = {item: _group(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: order.index(groups[item]) if groups[item] in order else len(order))
 
 
 @pytest.fixture(scope="session")

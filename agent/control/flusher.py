@@ -11,9 +11,9 @@ of the sink as a whole (or of Spark) delays all. A job that fails again and agai
 find out whether it is one of them. What is due to the sink and may pass is tried for ever, and people are notified.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import time
 
 import anyio
 import structlog
@@ -160,7 +160,7 @@ class Flusher:
 
     async def _flush_these(self, due: list[SpanPosition], limits: FlushLimits) -> None:
         """One job for all of them."""
-        started = time()
+        started = time.time()
         self._note(running_since=started)
         try:
             flushed = await self._runtime.flush(due, limits)
@@ -170,7 +170,7 @@ class Flusher:
         finally:
             self._note(running_since=0.0)
         rows = sum(span.rows for span in flushed.spans)
-        _log.debug("flushed", spans=len(flushed.spans), rows=rows, seconds=round(time() - started, 3))
+        _log.debug("flushed", spans=len(flushed.spans), rows=rows, seconds=round(time.time() - started, 3))
         self._note(flushes=1, rows=rows)
         self._whole_failures = 0
         self._settle(_of_tables(flushed.spans))

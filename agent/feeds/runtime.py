@@ -4,9 +4,9 @@ Blocking work runs in worker threads. A thread that is abandoned by a cancellati
 do; that is harmless: the sink's record, the log's epoch and the unit's record refuse a stale writer.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from time import time
 from typing import Any, TypeVar
 
 import anyio
@@ -340,7 +340,7 @@ def _running_error(error: WeirError, table_id: int) -> RunningError:
     return RunningError(
         code=error.code,
         message=str(error),
-        time=time(),
+        time=time.time(),
         retryable=error.retryable,
         scope=error.scope,
         table_id=table_id,

@@ -5,9 +5,9 @@ beside it. A flush that is interrupted anywhere may have moved the sink's record
 reads it there.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from time import monotonic, time
 
 import structlog
 
@@ -57,21 +57,21 @@ def flush(
     :raises LogError: the log does not hold what the spans need.
     :raises JobError: the job failed as a whole.
     """
-    began = monotonic()
+    began = time.monotonic()
     plan = _plan(context, positions, limits)
     results: Sequence[FlushResult] = ()
     if plan.tasks:
         tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
         name = f"flush {context.changefeed}: {', '.join(tables)}"
         groups = group_tasks(plan.tasks)
-        planned = monotonic()
+        planned = time.monotonic()
         written = context.executor.map(run_flushes, groups, description=name, deadline=deadline, at_once=at_once)
         failpoints.reach(Point.FLUSH_BEFORE_COMMIT)
-        ran = monotonic()
+        ran = time.monotonic()
         tasks = [task for group in groups for task in group]
         results = context.sink.commit(tasks, [result for results in written for result in results])
         failpoints.reach(Point.FLUSH_AFTER_COMMIT)
-        took = {"plan_s": planned - began, "job_s": ran - planned, "commit_s": monotonic() - ran}
+        took = {"plan_s": planned - began, "job_s": ran - planned, "commit_s": time.monotonic() - ran}
         _log.debug("flush", tasks=len(tasks), **{name: round(seconds, 3) for name, seconds in took.items()})
     return Flushed(tuple(_outcomes(plan, results, limits.head)), plan.is_behind)
 
@@ -103,7 +103,7 @@ def _outcome(position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], 
         error = RunningError(
             code=failed.error_code,
             message=failed.error,
-            time=time(),
+            time=time.time(),
             retryable=failed.retryable,
             scope=failed.scope,
             table_id=position.table.table_id,

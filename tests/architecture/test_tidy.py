@@ -5,10 +5,10 @@ The layers themselves are in pyproject.toml (import-linter) and run with ``make 
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("reactor", "owner", "agent", "capture")
@@ -16,6 +16,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 
 BODY_LINES_MAX = 60
 FILE_LINES_MAX = 400
+FOLDER_MODULES_MAX = 20
 
 #: call → what to use instead
 BANNED = {
@@ -39,7 +40,7 @@ PURE = (
     "agent/control/agent.py",
     "agent/filter/tables.py",
     "agent/control/gate.py",
-    "agent/ports.py",
+    "agent/ports",
     "agent/rows/schema.py",
     "agent/control/table_span.py",
     "capture/api/port.py",
@@ -61,6 +62,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
 
@@ -91,35 +93,63 @@ def coroutines(tree: ast.Module) -> Iterator[ast.AsyncFunctionDef]:
             yield node
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_functions_and_files_are_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= FILE_LINES_MAX, "split it: one noun per file"
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert body_lines(node) <= BODY_LINES_MAX, (
-                f"{node.name} is too long: keep the branches, move the leaves out"
-            )
+def test_functions_and_files_are_short() -> None:
+    """Split a file: one noun each. Of a function keep the branches, and move the leaves out."""
+    assert [name_of(path) for path in FILES if len(path.read_text().splitlines()) > FILE_LINES_MAX] == []
+    functions = (
+        (path, node)
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    assert [f"{name_of(path)}: {node.name}" for path, node in functions if body_lines(node) > BODY_LINES_MAX] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_every_module_says_what_it_decides(path: Path) -> None:
-    tree = tree_of(path)
-    assert not tree.body or ast.get_docstring(tree), "begin with what it decides and what it leaves to whom"
+def test_every_module_says_what_it_decides() -> None:
+    """It begins with what it decides and what it leaves to whom."""
+    assert [name_of(path) for path in FILES if (tree := tree_of(path)).body and not ast.get_docstring(tree)] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_banned_calls_have_replacements(path: Path) -> None:
-    for name, line in calls(tree_of(path)):
-        if name == "time.sleep" and name_of(path) in MAY_SLEEP:
-            continue
-        assert name not in BANNED, f"line {line}: instead of {name} use {BANNED[name]}"
+def test_banned_calls_have_replacements() -> None:
+    for path in FILES:
+        for name, line in calls(tree_of(path)):
+            if name == "time.sleep" and name_of(path) in MAY_SLEEP:
+                continue
+            assert name not in BANNED, f"{name_of(path)}:{line}: instead of {name} use {BANNED[name]}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_decisions_have_no_coroutines(path: Path) -> None:
-    if not any(name_of(path) == pure or name_of(path).startswith(f"{pure}/") for pure in PURE):
-        return
-    assert [node.name for node in coroutines(tree_of(path))] == []
+def test_the_clock_is_asked_for_by_its_module() -> None:
+    """``time.time()``, so that whoever patches it there has patched it for all."""
+    imports = ((path, node) for path in FILES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom))
+    assert [name_of(path) for path, node in imports if node.module == "time"] == []
+
+
+def test_decisions_have_no_coroutines() -> None:
+    pure = [
+        path for path in FILES if any(name_of(path) == each or name_of(path).startswith(f"{each}/") for each in PURE)
+    ]
+    assert all((ROOT / each).exists() for each in PURE)
+    assert [f"{name_of(path)}: {node.name}" for path in pure for node in coroutines(tree_of(path))] == []
+
+
+def test_no_folder_is_too_full() -> None:
+    folders = Counter(
+        path.parent
+        for package in (*PACKAGES, "tests", "benchmarks")
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    assert [name_of(folder) for folder, count in folders.items() if count > FOLDER_MODULES_MAX] == []
+
+
+def test_tests_mirror_the_tree() -> None:
+    """``tests/unit/agent/log`` tests ``agent/log``."""
+    folders = {
+        path.parent.relative_to(ROOT / "tests" / kind)
+        for kind in ("unit", "integration")
+        for path in (ROOT / "tests" / kind).rglob("test_*.py")
+    }
+    assert [str(folder) for folder in sorted(folders) if not (ROOT / folder).is_dir()] == []
 
 
 def test_nothing_is_left_undone() -> None:

@@ -1,8 +1,6 @@
 """``log inspect`` on binlog files of all ages, on files that are cut off or damaged, and on what is no log at all."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -115,7 +113,7 @@ def test_a_file_that_is_cut_off_shows_what_comes_before(
 ) -> None:
     data = binlog_files.samples()[age].data
     whole = [one.position for one in told(tmp_path, binlog_files.samples()[age])]
-    for cut in range(whole[1], len(data), 3):
+    for cut in sorted({*range(whole[1], len(data), 11), *whole[2:]}):
         (tmp_path / "b").write_bytes(data[:cut])
         expected = [at for at in whole if at < cut and (end_of(whole, at, len(data)) <= cut)]
         code = main(["log", "inspect", str(tmp_path / "b"), "--json"])
@@ -241,7 +239,7 @@ def own(tmp_path: Path) -> Path:
 def test_a_cut_segment_shows_its_whole_batches(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = own.read_bytes()
     shown = set()
-    for cut in range(8, len(data), 41):
+    for cut in range(8, len(data), 131):
         own.write_bytes(data[:cut])
         assert main(["log", "inspect", str(own), "--json"]) == 1
         out, err = capsys.readouterr()
@@ -251,19 +249,3 @@ def test_a_cut_segment_shows_its_whole_batches(own: Path, capsys: pytest.Capture
     assert shown == {0, 1, 2}
     own.write_bytes(data)
     assert main(["log", "inspect", str(own)]) == 0
-
-
-def test_a_pipe_that_is_closed_is_quiet(tmp_path: Path) -> None:
-    file = BinlogFile()
-    for _ in range(5000):
-        file.add(wire.QUERY, query("SELECT 'something that fills the pipe'"))
-    path = written(tmp_path / "b", file)
-    for options in ([], ["--json"]):
-        command = [sys.executable, "-m", "capture", "log", "inspect", path, "--count", "5000", *options]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            assert child.stderr is not None
-            assert child.stdout.read(1)
-            child.stdout.close()
-            assert child.stderr.read() == b""
-            assert child.wait(60) != 0
