@@ -54,6 +54,7 @@ soak: java mariadb ## random schema changes, rows and kills on three servers: MI
 
 matrix: java mariadb mysql iproute ## captures fall at every fail-point, and longer stories of faults: a quarter of an hour on two cores
 	@$(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
+	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) --hypothesis-profile matrix tests/unit)
 
 clean: ## remove the venv and what tools have left
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -6,17 +6,25 @@ a server is started once, and no test sees what another one does to it meanwhile
 """
 
 import asyncio
+import os
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from agent.spark.executor import SparkExecutor
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
 from tests import validated
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
+
+# How many examples count is a matter of time; how long one takes depends on what else the machine does.
+settings.register_profile("daily", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("matrix", settings.get_profile("daily"), max_examples=500)
+settings.load_profile("daily")
 
 
 def pytest_configure() -> None:
@@ -43,8 +51,17 @@ def _group(item: pytest.Item) -> str:
     return next((group for server, group in _SERVERS.items() if server in asked_for), item.nodeid.partition("::")[0])
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def _is_left_to_matrix(item: pytest.Item) -> bool:
+    """Of cases that are generated, ``make test`` runs a share that a seed chooses, and ``make matrix`` the others."""
+    mark = item.get_closest_marker("sample")
+    chosen = f"{os.environ.get('WEIR_SAMPLE', '')}{item.nodeid}".encode()
+    return mark is not None and zlib.crc32(chosen) % 100 >= 100 * mark.args[0]
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks choose tests, and before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in filter(_is_left_to_matrix, items):
+        item.add_marker("matrix")
     order = ["acceptance", *dict.fromkeys(_SERVERS.values())]
     groups = {item: _group(item) for item in items}
     for item, group in groups.items():

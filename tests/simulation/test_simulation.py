@@ -64,6 +64,7 @@ def test_a_seed_goes_the_same_way_in_another_process() -> None:
     assert digests == {simulate(11).digest}
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("name", sorted(_CHEAP))
 def test_a_planted_bug_is_found(name: str) -> None:
     assert first_that_finds(name, range(1, _CHEAP[name] + 1)) is not None

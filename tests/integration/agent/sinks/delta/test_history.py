@@ -126,6 +126,7 @@ def goes_on(request: pytest.FixtureRequest) -> Callable[[], None]:
     return (lambda: None) if request.param == "running" else log._known.clear
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("act", HARMFUL)
 def test_what_others_change_holds_the_table_until_it_is_restored(
@@ -153,6 +154,7 @@ def test_what_others_change_holds_the_table_until_it_is_restored(
     assert len(contents(sink)) == len(before) + (2 if way == "changelog" else 1)
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("act", HARMLESS)
 def test_what_changes_no_row_does_not_hold(
@@ -167,6 +169,7 @@ def test_what_changes_no_row_does_not_hold(
     assert refusal(sink) is None
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("way", WAYS)
 def test_any_order_of_others_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """The table is held iff something was changed and not undone; what is held is never written."""

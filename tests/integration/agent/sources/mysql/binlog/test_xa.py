@@ -194,13 +194,18 @@ def test_what_was_prepared_before_holds_the_position_from_the_begin(
     run(server, database, insert(1), "FLUSH BINARY LOGS", insert(2))
     place = where(server)
     prepare(server, database, "early", insert(3))
+    behind = where(server)
     run(server, database, "FLUSH BINARY LOGS", insert(4))
     config = ChangefeedConfig(filter=FilterConfig(rules=(f"{database}.*",)))
     scope = Scope("c", "feed", SinkMode.CHANGELOG, config)
     source = open_source(server.uri(), scope)
     oldest = BinlogPosition(str(server.execute("SHOW BINARY LOGS")[0][0]))
     begun = SourcePosition.from_json(source.begin([]).text)
-    assert begun.needed == (place.binlog if searched else oldest)
+    if searched:  # MariaDB writes a checkpoint into a new file when it comes to it, maybe before the XA PREPARE
+        assert begun.needed.file == place.binlog.file == behind.binlog.file
+        assert place.binlog.position <= begun.needed.position < behind.binlog.position
+    else:
+        assert begun.needed == oldest
     sink = partial(open_sink, "blackhole://", changefeed="c/feed", mode=SinkMode.CHANGELOG)
     order = DumpOrder(source.discover().tables, SinkMode.CHANGELOG, sink, epoch=1)
     with source.dumper.open(order, None, {}, cast("Executor", None)) as dump:

@@ -28,7 +28,7 @@ from tests.integration.agent.sources.mysql.retyping.rig import read
 from tests.integration.agent.sources.mysql.retyping.test_retyping import types_of
 from tests.mysql_server import is_mariadb
 
-_TABLES, _WIDTH = 7, 22
+_WIDTH = 22
 _ROWS = 9
 _ZONE = "+05:30"
 _FEED = apply.Terms(ChangefeedConfig(), SinkMode.UPSERT)
@@ -60,14 +60,17 @@ def stored(directory: Path, database: str) -> pa.Table:
     return table.cast(plain).sort_by("id")
 
 
-def test_sampled_pairs_through_the_whole_pipeline(server: EmbeddedMariaDB, database: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tables", [2, pytest.param(7, marks=pytest.mark.matrix)])
+def test_sampled_pairs_through_the_whole_pipeline(
+    server: EmbeddedMariaDB, database: str, tmp_path: Path, tables: int
+) -> None:
     dice = random.Random(5)
     types = [sample for sample in types_of(server) if not any(word in sample.definition for word in _SKIPPED)]
     done = 0
-    for number in range(_TABLES):
+    for number in range(tables):
         pairs = [(dice.choice(types), dice.choice(types)) for _ in range(_WIDTH)]
         done += _check(server, database, tmp_path / str(number), pairs)
-    assert done > _TABLES * _WIDTH // 3, "most pairs are known"
+    assert done > tables * _WIDTH // 3, "most pairs are known"
 
 
 def _check(server: EmbeddedMariaDB, database: str, directory: Path, pairs: Sequence[tuple[Sample, Sample]]) -> int:
