@@ -98,7 +98,7 @@ async def _end_after(deadline: Deadline, timeout_s: float) -> None:
 
 
 def _cancel_in_background(cancel: Callable[[], object], ended: threading.Event) -> None:
-    """Who has to be asked may not answer either, and what is to be cancelled may not have begun."""
+    """In a thread: the call that cancels may hang too, and what it cancels may not have begun."""
 
     def work() -> None:
         while not ended.is_set():

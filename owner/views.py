@@ -245,7 +245,7 @@ def _work(run: Run | None, facts: Facts) -> _Work:
 
 
 def _log_place(facts: Facts) -> tuple[Ts, str]:
-    """A log that has not begun will do so where the snapshot was taken; while that is taken nobody knows it."""
+    """A log that has not begun will do so where the snapshot was taken; while that is taken it is not known."""
     if facts.head is not None:
         return facts.head.resolved_ts, facts.head.position
     return (facts.record.start_ts, facts.record.start_position) if facts.record else (Ts(0), "")
@@ -285,7 +285,7 @@ def _tables(run: Run | None, facts: Facts, held: Mapping[int, HeldView]) -> tupl
 
 
 def _checkpoint(facts: Facts, table: TableRecord, sets: Sequence[ReplicationSet]) -> int:
-    """Of a held table what is sure; its last writer may have come further."""
+    """The checkpoint of a table; for a held one what is sure, as its last writer may have got further."""
     held = facts.held.get(table.table_id)
     if held is not None and held.stage is not HoldStage.TRIED:
         return held.ts

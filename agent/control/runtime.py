@@ -49,7 +49,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """Up to where may be written, and as what: all of it seen in etcd at once, but for the owner's ``barrier``.
+    """How far may be written, under which records: all of one revision of etcd, except the owner's ``barrier``.
 
     ``held``: where schema changes hold a table. The head never passes one without telling, so this holds however slow
     the owner's barrier comes. ``tables``: the records as of this head; a table that is not in there is as it was.

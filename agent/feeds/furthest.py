@@ -19,7 +19,7 @@ _furthest: dict[FeedKey, dict[TableSpan, Ts]] = {}
 
 
 class FurthestRecords:
-    """Of one changefeed at one sink."""
+    """The furthest records of one changefeed at one sink."""
 
     def __init__(self, key: FeedKey) -> None:
         self._seen = _furthest.setdefault(key, {})

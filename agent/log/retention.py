@@ -72,7 +72,7 @@ def _passed(head: LogHead, by_seq: Mapping[int, _Found], needs: Needs, now: floa
 
 
 def _not_held(passed: Sequence[_Found], needs: Needs, now: float) -> Iterable[_Found]:
-    """Of these what held tables have passed too, or what is kept for them no longer."""
+    """Those that held tables have passed too, or that are too old or too many to be kept for them."""
     size = sum(entry.size for name, entry in passed if name.last_ts > needs.held_ts)
     for name, entry in passed:
         is_held = name.last_ts > needs.held_ts

@@ -34,11 +34,11 @@ _PYPROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
 
 
 class NoOptions(BaseModel, extra="forbid"):
-    """Of a URI that has none."""
+    """The options of a URI that has none."""
 
 
 class NoSettings(BaseModel):
-    """Of a source that has none."""
+    """The settings of a source that has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

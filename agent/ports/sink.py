@@ -33,7 +33,7 @@ class SinkUri:
 
 @dataclass(frozen=True, slots=True)
 class SinkScope:
-    """Whom a sink is opened for. ``changefeed``: by which the sink's tables know their owner."""
+    """The changefeed that a sink is opened for. ``changefeed``: by which the sink's tables know their owner."""
 
     changefeed: str
     mode: SinkMode

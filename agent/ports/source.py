@@ -25,7 +25,9 @@ S = TypeVar("S", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whom a source is opened for. ``cluster``, ``changefeed`` and ``incarnation`` name what is made at the server."""
+    """The changefeed that a source is opened for.
+
+    ``cluster``, ``changefeed`` and ``incarnation`` name what is made at the server."""
 
     cluster: str
     changefeed: str

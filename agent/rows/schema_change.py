@@ -99,7 +99,7 @@ class SchemaChange:
 
     @property
     def name(self) -> str:
-        """Of the table, for people."""
+        """The table's name, for people."""
         table = self.after or self.before
         return f"{table.schema_name}.{table.name}" if table else "a table"
 

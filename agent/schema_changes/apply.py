@@ -35,7 +35,7 @@ FindSurvivors = Callable[[TableSchema, TableSchema, Mapping[str, str], Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What of a changefeed decides how its tables change. ``survivors``: asks its source."""
+    """What decides how a changefeed's tables change. ``survivors``: asks its source."""
 
     config: ChangefeedConfig
     sink_mode: SinkMode

@@ -1,7 +1,7 @@
 """Dump unit: stages every row of every table where load takes it over, consistent with where sync will start.
 
-How rows are read at one moment, and what of a lost run still counts, is the source's (``agent.sources.*.dump``). Here
-chunks are handed out, ``parallel`` at a time, each a small job of its own, so that progress shows chunk by chunk and a
+How rows are read at one moment, and which results of a lost run still count, is for the source. Here chunks are
+handed out, ``parallel`` at a time, each a small job of its own, so that progress shows chunk by chunk and a
 slow chunk holds up nobody. What is finished goes into the manifest (``agent.units.manifest``) within a second, and a
 run that follows a lost one continues from there.
 """

@@ -75,7 +75,7 @@ def stop(child: Child, *signals: signal.Signals, timeout_s: float = 10.0) -> int
 
 
 def unprivileged_user() -> str | None:
-    """Whom PostgreSQL is to run as: None where we are not root."""
+    """The user that PostgreSQL runs as; None where we are not root."""
     return UNPRIVILEGED_USER if os.geteuid() == 0 else None
 
 

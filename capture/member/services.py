@@ -243,7 +243,7 @@ def build_works(settings: ServerSettings) -> DataPlane:
 
 
 def _recorded(feed: Feed, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]) -> tuple[Ts, ...]:
-    """Of a table's spans the one that is least far."""
+    """The record of each table's slowest span."""
     sink = feed.open_sink()
     sink.check(unit.tables)
     if not sink.capabilities.keeps_record:

@@ -20,7 +20,7 @@ _TROUBLE_S = 5.0
 
 
 class Conditions:
-    """For one changefeed. Texts do not change while what they tell of lasts: each change is a write."""
+    """For one changefeed. A text does not change while its cause lasts: each change is a write."""
 
     def __init__(self, *, standstill_s: float, wall_offset_s: float) -> None:
         self._standstill_s = standstill_s

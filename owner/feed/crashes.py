@@ -23,7 +23,7 @@ _MAY_FAIL = (FeedState.NORMAL, FeedState.WARNING, FeedState.PENDING)
 
 
 class Crashes:
-    """Of one changefeed under one owner; made at its first crash."""
+    """The crashes of one changefeed under one owner; made at the first one."""
 
     def __init__(self, site: Site, policy: RestartPolicy) -> None:
         self._site = site

@@ -7,7 +7,7 @@ from reactor.ids import CaptureId
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """By which owner, in which cluster and namespace."""
+    """The owner, the cluster and the namespace."""
 
     capture: CaptureId
     owner_revision: int

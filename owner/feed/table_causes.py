@@ -35,7 +35,7 @@ def _new_spans(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
 
 
 def _schema_changes(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
-    """Of tables that are where a change waits: the first one is what they wait for."""
+    """Tables that are at a change, with the first one that they wait for."""
     pending = [record for _, record in sorted(facts.ddl.items(), reverse=True) if record.pending_ids]
     at = _positions(run) if pending else {}
     for record in pending:
@@ -46,7 +46,7 @@ def _schema_changes(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
 
 
 def _positions(run: Run) -> dict[int, Ts]:
-    """Of each table's spans the one that is least far."""
+    """The position of each table's slowest span."""
     at: dict[int, Ts] = {}
     for span, known in run.coordinator.sets.items():
         ts = known.checkpoint.checkpoint_ts

@@ -175,7 +175,7 @@ class CaptureManager:
         assert not (self.is_initialized and self._first_answers), "first answers are kept after the start"
 
     def _due_fully(self, held: Held, heartbeat_budget: HeartbeatBudget, now: float) -> set[CaptureId]:
-        """Who is asked for everything now: whoever was not asked for the longest time, as many as a round can take.
+        """The captures that are asked for everything now: those not asked for the longest time, as many as fit a round.
 
         A capture whose run is not known yet is asked whenever it gets a heartbeat: it has reported nothing so far.
         """

@@ -101,7 +101,7 @@ class Coordinator:
         stragglers: Mapping[int, Ts] = _NO_STRAGGLERS,
         heartbeat_budget: HeartbeatBudget | None = None,
     ) -> list[Send]:
-        """One round. ``tables``: id → where its spans start if nobody knows better; None while they are not known.
+        """One round. ``tables``: id → where its spans start if no record says otherwise; None while they are not known.
 
         They are looked at again only when it is another mapping. ``floor_ts``: no span starts below it, but for those
         of ``stragglers``, which start where they say and hold nobody back. ``heartbeat_budget``: what this round may

@@ -59,7 +59,7 @@ class SpanIndex:
 
     @property
     def is_whole(self) -> bool:
-        """Of every wanted span is known how far it is."""
+        """Whether the position of every wanted span is known."""
         return not self._unknown
 
     def held_by(self, capture: CaptureId) -> Collection[TableSpan]:

@@ -263,7 +263,7 @@ def refuse_replay(facts: "Facts", ts: Ts) -> None:
 
 
 def _parts(record: DdlRecord, facts: "Facts") -> Iterator[DdlRecord]:
-    """What of a pending record can be asked for: tables that flow, that are tried again, that start over."""
+    """The parts of a pending record that can be asked for: tables that flow, that are tried again, that start over."""
     held, wanted = facts.held, [change for change in record.alterations if change.table_id in record.pending_ids]
     flowing = tuple(change for change in wanted if change.table_id not in held)
     tried = tuple(change for change in wanted if _is_tried(held.get(change.table_id)))

@@ -32,7 +32,7 @@ class Snapshot:
 
 
 class Target(StrEnum):
-    """What of a key a transaction compares. An absent key has both revisions 0."""
+    """The property of a key that a transaction compares. An absent key has both revisions 0."""
 
     MOD_REVISION = "mod"
     CREATE_REVISION = "create"

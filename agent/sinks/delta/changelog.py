@@ -53,7 +53,7 @@ def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> 
 
 
 def snapshot_rows(batch: pa.RecordBatch, ts: Ts) -> pa.Table:
-    """The rows of a snapshot as inserts at its Ts; when they were really inserted nobody knows."""
+    """The rows of a snapshot as inserts at its Ts; when they were inserted is not known."""
     data = delta_schema.delta_table(batch)
     count = batch.num_rows
     columns = [

@@ -152,7 +152,7 @@ def _check_server_id(settings: _Settings) -> None:
 
 
 def _check_images(settings: _Settings) -> None:
-    """Of rows, and what names their columns."""
+    """Check the images of rows, and what names their columns."""
     if (image := settings.get("binlog_row_image", "FULL")) != "FULL":
         if "PARTIAL_JSON" in settings.get("binlog_row_value_options", ""):
             raise SourceConfigError(

@@ -32,7 +32,7 @@ _CURE = "give a later --start-ts, or leave it out to start from now"
 
 
 def start_position(connection: Connection, start_ts: Ts) -> SourcePosition:
-    """Of the first transaction behind ``start_ts``.
+    """The position of the first transaction after ``start_ts``.
 
     :raises SourceConfigError: the binlog does not reach that far, or no longer.
     """
@@ -101,7 +101,7 @@ def _events_from(connection: Connection, begin: BinlogPosition) -> Iterator[List
 
 
 def _changed(edit: Edit, schemas: Mapping[Name, TableSchema]) -> Name | None:
-    """Which of the tables; one that was created has all its rows behind the start."""
+    """The table that an edit changes, if it is one of ours; a created one has all its rows after the start."""
     match edit:
         case Created(reason=""):
             return None

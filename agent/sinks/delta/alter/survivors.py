@@ -25,7 +25,7 @@ _PLACE: Final = (delta_schema.COMMIT_VERSION, delta_schema.COMMIT_SEQ)
 
 
 class Comparison:
-    """Of one table. ``note`` its rows as they are to be stored, then ask for the ``verdict``."""
+    """Compares one table. ``note`` its rows as they are to be stored, then ask for the ``verdict``."""
 
     def __init__(self, survivors: Survivors, *, is_changelog: bool) -> None:
         self._survivors = survivors
@@ -67,7 +67,7 @@ class Comparison:
             raise _held(change, self._survivors.columns)
 
     def _images(self) -> pa.Table | None:
-        """Of each key what the sink holds, if it says it."""
+        """For each key the row that the sink holds, where it is known."""
         if not self._found:
             return None
         found = pa.concat_tables(self._found).combine_chunks()

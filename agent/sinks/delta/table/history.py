@@ -138,7 +138,7 @@ def _first_bad(commits: Sequence[Commit]) -> Commit | None:
 
 
 def _files_before(commits: Sequence[Commit]) -> dict[str, object]:
-    """Of the files that they name: which rows of each were gone; None where it was not there."""
+    """For each file that they name, which of its rows were deleted; None where the file was not there."""
     files: dict[str, object] = {}
     for commit in commits:
         for kind, fields in _in_order(commit):
@@ -152,7 +152,7 @@ def _in_order(commit: Commit) -> list[tuple[str, Action]]:
 
 
 def _rows(fields: Action) -> object:
-    """Which of a file's rows are gone."""
+    """Which of a file's rows are deleted."""
     vector = fields.get("deletionVector") or {}
     return {name: value for name, value in vector.items() if value is not None}
 

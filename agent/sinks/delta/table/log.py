@@ -63,7 +63,7 @@ class LiveFile:
 
     @property
     def vector(self) -> Action | None:
-        """Which of its rows are gone."""
+        """Which of its rows are deleted."""
         found = self.add.get("deletionVector")
         return None if found is None else dict(found)
 

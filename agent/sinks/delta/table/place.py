@@ -162,7 +162,7 @@ class TableOwner:
 
 
 def _device(path: str) -> int:
-    """Of a directory, or of the one that it would be made in."""
+    """The device of a directory, or of the one that it would be made in."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return os.stat(path).st_dev

@@ -226,7 +226,7 @@ class _Scratch:
             self._forget("values", number)  # another attempt finds others
 
     def _by_part(self, stored: pa.Table) -> Iterator[tuple[int, Positions, _Hashed]]:
-        """Which of these keys, as the table has them, belong to which part."""
+        """These keys of the table, by the part that they belong to."""
         hashes = self._hashes(stored)
         order = np.argsort(hashes)
         hashes = hashes[order]
@@ -243,8 +243,10 @@ class _Scratch:
         return key_hash(schema.source_keys(batch, source), self._key)
 
     def _match(self, kind: str, number: int, keys: _Hashed) -> Positions:
-        """Which of the keys kept for a part each is, or -1. It costs what is asked for, not what was kept: all files of
-        the table ask."""
+        """For each key its place among the keys kept for a part, or -1.
+
+        The cost follows the keys asked for, not those kept, as every file of the table asks.
+        """
         match = np.full(len(keys.hashes), -1, np.int64)
         path = self._path(kind, number)
         if not os.path.exists(path):

@@ -190,7 +190,7 @@ class RareEvents:
         self._progress.open_tagged(gtid)
 
     def _declare(self, body: bytes) -> None:
-        """A table whose columns nobody can tell any more is held, and its rows are left out."""
+        """A table whose columns are not known any more is held, and its rows are left out."""
         opened = int(self._state[txn.TXNS])
         try:
             self._declarations.declare(body, txn=opened)
@@ -212,7 +212,7 @@ class RareEvents:
         self._declarations.reconsider()
 
     def _record_truncate(self, statement: str, database: str, arena: Arena, at: int) -> bool:
-        """A line of one byte; False where nobody knows the table's columns."""
+        """A line of one byte; False where the table's columns are not known."""
         name = self._folded(statements.truncated_table(statement, database))
         if name is None or not self._declarations.is_wanted(*name):
             return name is not None
@@ -243,7 +243,7 @@ class RareEvents:
         return (name[0].lower(), name[1].lower()) if name and self._folds_names else name
 
     def _hold_written(self, query: Query) -> None:
-        """A change of rows as a statement: nobody can tell what became of the tables that it names."""
+        """A change of rows as a statement: what became of the tables that it names is not known."""
         if not self._state[txn.SKIPPING] and (names := self._mentioned(query.statement, query.database)):
             reason = f"a change of it was logged as a statement ({self._place()}), which holds no rows"
             self._hold_tables(names, f"{reason}; set binlog_format=ROW for all sessions")

@@ -31,7 +31,7 @@ Entry = tuple[str, int]
 
 
 def digest(name: str) -> str:
-    """Of a name as the binlog spells it."""
+    """The digest of a name as the binlog spells it."""
     return hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -113,7 +113,7 @@ class Prepared:
             self._doubted = frozenset()
 
     def place(self, name: str) -> Ts | None:
-        """``NO_ROWS`` where it has none of ours; None where nobody knows it."""
+        """``NO_ROWS`` where it has none of ours; None where it is not known."""
         return self._places.get(digest(name))
 
     def rows(self, name: str) -> KeptRows | None:

@@ -25,7 +25,7 @@ def forgotten(connection: Connection, entries: Iterable[Entry]) -> frozenset[str
 
 
 def held_names(connection: Connection) -> frozenset[str] | None:
-    """Of what the server holds prepared; None where it does not say: MySQL tells only who has XA_RECOVER_ADMIN."""
+    """The names that the server holds prepared; None where it does not say (MySQL without XA_RECOVER_ADMIN)."""
     try:
         rows = connection.query("XA RECOVER FORMAT = 'SQL'" if connection.is_mariadb else "XA RECOVER CONVERT XID")
     except SourceAuthError:

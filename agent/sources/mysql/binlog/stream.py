@@ -264,7 +264,7 @@ class BinlogStream:
         return count
 
     def _split(self) -> None:
-        """As far as it goes; what only filled the arena is out of it again."""
+        """Split as far as it goes; events that are not needed leave a full arena again."""
         self._split_events()
         while self._make_room():
             self._split_events()

@@ -103,8 +103,10 @@ class Interpreter:
         return parse.mentioned(statement, database, self._known.by_name, folds_names=self._server.folds_names)
 
     def _ask_collations(self, event: DdlEvent) -> None:
-        """Of tables that a statement names, whose records do not say it (those of v0.1.0): their texts to come have it,
-        unless the statement says another."""
+        """Ask for collations of tables that a statement names, where their records lack them (those of v0.1.0).
+
+        New texts of such a table have that collation, unless the statement says another.
+        """
         for name in self.mentioned(event.statement, event.database):
             table = self._known.by_name[name]
             if table.schema is not None and not table.schema.collation and (found := self._server.look(name)):
@@ -227,7 +229,7 @@ class Interpreter:
             self._known.put(moved(table, new))
 
     def _meet(self, name: Name, event: DdlEvent) -> None:
-        """A table from outside gets a wanted name; without rows or not, nobody can tell here."""
+        """A table from outside gets a wanted name; whether it has rows is not known here."""
         table, schema = ".".join(name), self._server.look(name)
         if schema is None:
             _log.warning("a table that was renamed is gone again and is left out", table=table)
@@ -309,7 +311,7 @@ class Interpreter:
             _log.warning("a table cannot be followed any more and is held", table=".".join(name), reason=reason)
 
     def _look_again(self, edit: Unparsed, event: DdlEvent) -> None:
-        """A statement that cannot be read: the server tells what it left, where that leaves nothing open."""
+        """A statement that cannot be read: the server's definitions count, where they leave nothing open."""
         _log.info("a statement that cannot be read: the table is looked at", statement=event.statement[:200])
         name = edit.table
         known, copy = self._known.by_name.get(name), self._copies.by_name.get(name)

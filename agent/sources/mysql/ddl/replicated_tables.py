@@ -20,7 +20,7 @@ _HIDDEN: Final = "DB_ROW_HASH_"
 
 
 class TableUnknownError(Exception):
-    """What columns a table has at this place nobody can tell."""
+    """The columns of a table at this place are not known."""
 
     def __init__(self, table: tuple[str, str], reason: str) -> None:
         super().__init__(f"{'.'.join(table)}: {reason}")

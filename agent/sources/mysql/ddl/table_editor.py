@@ -166,7 +166,7 @@ class TableEditor:
             self.asks_key = True
 
     def _set_default(self, charset: str) -> bool:
-        """Of texts that come with this statement or later, wherever it says so."""
+        """The character set of texts that this statement or a later one adds."""
         collation = charsets.collation_of(charset) if charset else self._around.database_collation
         is_of_set = charset.lower().startswith("uca1400")
         if collation:
@@ -234,7 +234,7 @@ class TableEditor:
         return True
 
     def _column(self, definition: Definition) -> Column:
-        """:raises UnreadableError: nobody knows its type or its character set."""
+        """:raises UnreadableError: its type or its character set is not known."""
         around = self._around
         if definition.charset and definition.charset.lower() != "binary" and not self._converts:
             collation = charsets.collation_of(definition.charset)
@@ -311,7 +311,7 @@ def _converted(column: Column, collation: int) -> Column:
 
 
 def _length_bytes(longest: int) -> int:
-    """Of the smallest type of text that holds so many bytes."""
+    """The length's bytes of the smallest type of text that holds so many bytes."""
     return next((width for width in (1, 2, 3) if longest < 1 << 8 * width), 4)
 
 

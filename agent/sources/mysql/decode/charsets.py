@@ -185,7 +185,7 @@ _REPLACED: Final[Mapping[str, tuple[str, str]]] = {"sjis": ("＼", "\\"), "ujis"
 
 
 def charset_of(collation: int) -> str:
-    """The character set's name; empty for a number that nobody knows."""
+    """The character set's name; empty for an unknown number."""
     if name := _CHARSETS.get(collation):
         return name
     for start, end, name in _BLOCKS:
@@ -202,7 +202,7 @@ def collation_of(name: str) -> int:
 
 
 def bytes_per_character(charset: str) -> int:
-    """Of the longest character: what a column's length in characters is multiplied by."""
+    """The bytes of the longest character, by which a column's length in characters is multiplied."""
     return _WIDTHS.get(charset, 1)
 
 

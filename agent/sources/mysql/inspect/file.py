@@ -115,7 +115,7 @@ def is_mariadb(version: str) -> bool:
 
 
 def server_version(description: bytes) -> str:
-    """Of a format description's body."""
+    """The server's version, from the body of a format description."""
     return description[_VERSION].rstrip(b"\0").decode("ascii", "replace")
 
 

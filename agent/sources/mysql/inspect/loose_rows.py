@@ -46,7 +46,7 @@ def _column(column: Column) -> Column:
 
 
 def _as_bytes(column: Column) -> int:
-    """Of the same layout; one of fixed length is not filled up with zeros."""
+    """The type of bytes with the same layout; one of fixed length is not filled up with zeros."""
     return FieldType.VARCHAR if column.type_id == FieldType.STRING else column.type_id
 
 

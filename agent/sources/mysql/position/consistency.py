@@ -75,7 +75,7 @@ class Place:
     gtid: str = ""
 
     def ts(self, epoch: int) -> Ts:
-        """Of the last commit before it: all that are at or below it, and no others, are before this place."""
+        """The Ts of the last commit before this place: exactly those at or below it are before the place."""
         return Ts(pack(epoch, split_file_name(self.binlog.file)[1], self.binlog.position) - 1)
 
 

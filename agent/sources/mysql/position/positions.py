@@ -88,7 +88,7 @@ class SourcePosition:
 
     @property
     def ts(self) -> Ts:
-        """Of a transaction that begins exactly here: nothing that comes later has a smaller one."""
+        """The Ts of a transaction that begins exactly here: no later one has a smaller Ts."""
         return pack(self.epoch.number, self.file_number, self.position)
 
     @property

@@ -60,7 +60,7 @@ def position_at(connection: Connection, ts: Ts) -> SourcePosition:
 
 
 def epoch_of(connection: Connection, log: str) -> int:
-    """Of positions in this server's binlog, to a changefeed whose log is at ``log``; the first one without a log.
+    """The epoch of positions in this server's binlog, for a changefeed that is at ``log``; the first one without a log.
 
     :raises SourceUnreachableError: the log has not continued at this server yet.
     """

@@ -52,7 +52,7 @@ class UnfitError(ValueError):
 
 
 def bounds(column: Column) -> tuple[int, int]:
-    """Of a whole number's column."""
+    """The least and the largest value of a column of whole numbers."""
     if column.type_id == FieldType.BIT:
         return 0, (1 << column.modifier) - 1
     width = _WIDTHS[FieldType(column.type_id)]

@@ -127,7 +127,7 @@ def read_schemas(
 
 
 def database_collation(connection: Queries, name: str) -> int:
-    """Of the texts in tables to come; 0 where there is no such database."""
+    """The collation that texts of new tables get; 0 where there is no such database."""
     rows = connection.query(_DATABASE_SQL.format(name=literal(name)))
     return read_collations(connection).get(str(rows[0][0]), 0) if rows else 0
 

@@ -51,7 +51,7 @@ class Newcomers:
         return losses.is_whole(self.before, self.now, table_id, created_by) and not self._has_unsent(relation, xmin)
 
     def is_whole_partition(self, table_id: int) -> bool:
-        """Of a partition that came: it has no rows of before it was one."""
+        """A new partition is whole if it has no rows from before it was one."""
         relation = self.now.tables[table_id]
         [[xmin]] = self.connection.query(_CREATED_SQL.format(table=int(table_id)))
         created_by = xids.full(int(xmin or 0), self.now.ahead)
@@ -75,7 +75,7 @@ class Newcomers:
         return self._published_at(table_id) <= self.now.horizon
 
     def is_clean(self, table_id: int) -> bool:
-        """Of a settled table: it has no rows but of those who began since it was published."""
+        """A settled table is clean if all its rows are of transactions that began after it was published."""
         since = self._published_at(table_id)
         relation = self.now.tables.get(table_id)
         return relation is not None and not self._has_rows(relation, self._older_than(since))

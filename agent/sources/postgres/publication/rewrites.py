@@ -114,7 +114,7 @@ def keeps(connection: Connection, before: Kind, after: Kind) -> bool:
 
 
 def fits(old: Kind, new: Kind) -> bool:
-    """Of two kinds of one type: every value of the old one is one of the new."""
+    """Whether every value of the old kind is one of the new, for two kinds of one type."""
     (kind, before), (_, after) = old, new
     if after in (-1, before):
         return True

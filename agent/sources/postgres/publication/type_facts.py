@@ -57,7 +57,7 @@ class TypeFacts:
 
 
 def read(connection: Connection, table_ids: Collection[int]) -> TypeFacts:
-    """Of the tables that are there."""
+    """The facts of those of the tables that exist."""
     rows = connection.query(_FACTS_SQL.format(typed=ids_of(table_ids)))
     used: dict[int, set[int]] = {}
     for relation, kind, _, _ in rows:
@@ -103,5 +103,5 @@ def names(connection: Connection, types: Collection[int]) -> dict[int, str]:
 
 
 def _owner(fact: str) -> str:
-    """Of a composite's part, the composite; a label has none in its name."""
+    """The composite that a part belongs to; a label has none in its name."""
     return fact.partition(".")[0]

@@ -41,6 +41,6 @@ def older_sql(xid: int, comparison: str = ">") -> str:
 
 
 def parse_snapshot(text: str) -> tuple[int, int]:
-    """Of a ``pg_snapshot``: below the first all transactions have ended, from the second on none has begun."""
+    """A ``pg_snapshot``'s bounds: below the first all transactions have ended, from the second on none has begun."""
     horizon, ahead, _ = text.split(":")
     return int(horizon), int(ahead)

@@ -53,7 +53,7 @@ class PublishedTerms:
 
 @dataclass(frozen=True, slots=True)
 class AllTerms:
-    """Of all tables of some publications."""
+    """Terms of all tables of some publications."""
 
     default: PublishedTerms = PublishedTerms()
     special: tuple[tuple[int, PublishedTerms], ...] = ()

@@ -139,7 +139,7 @@ class _Table:
         return read.rename_columns(list(self.columns))
 
     def _refuse_left_out(self, condition: str) -> None:
-        """Of rows that were updated since the stream may lack long values.
+        """Refuse updated rows whose long values the stream may lack.
 
         :raises TableHeldError: it does lack some.
         """

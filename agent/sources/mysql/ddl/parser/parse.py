@@ -345,7 +345,7 @@ def _of_editor(table: Name, editor: TableEditor) -> Altered:
 
 
 def _certain(editor: TableEditor) -> Columns:
-    """Without new columns whose values nobody can tell."""
+    """Without new columns whose values are not known."""
     columns = editor.columns()
     return replace(columns, added=tuple(name for name in columns.added if name not in editor.unknown_fills))
 
