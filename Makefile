@@ -34,7 +34,7 @@ test: java mariadb mysql iproute ## all tests but the long ones of make matrix
 	@$(PYTHON) -m pytest $(PARALLEL) $(ARGS)
 
 cover: java mariadb iproute ## unit and integration tests with a coverage report
-	@$(PYTHON) -m pytest tests/unit tests/integration --cov --cov-report=term:skip-covered $(ARGS)
+	@$(PYTHON) -m pytest tests/unit tests/contracts tests/integration --cov --cov-report=term:skip-covered $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers
 	$(VENV)/bin/ruff format --check .

@@ -1,0 +1,96 @@
+"""One table of one sink, whichever it is, as captures and executors use it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from agent.ports.capabilities import Capabilities
+from agent.ports.sink import FlushResult, FlushTask, ReadsBack, Sink
+from agent.rows.spans import keep_span
+from agent.sinks import capabilities_of, open_sink
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import SinkMode, TableRecord
+from tests.unit.agent.changes_build import ARROW, Change, changes, insert, table_schema
+
+SPAN = TableSpan(16384)
+TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+
+
+@dataclass(frozen=True)
+class Implementation:
+    uri: str
+    mode: SinkMode = SinkMode.UPSERT
+
+
+IMPLEMENTATIONS = {
+    "delta-upsert": Implementation("delta+file://{}/lake"),
+    "delta-vectors": Implementation("delta+file://{}/lake?deletion_vectors=true"),
+    "delta-changelog": Implementation("delta+file://{}/lake", SinkMode.CHANGELOG),
+    "blackhole": Implementation("blackhole://"),
+    "sqlite": Implementation("sqlite+file://{}/shop.db"),
+}
+
+
+@dataclass
+class Bed:
+    uri: str
+    mode: SinkMode
+
+    @classmethod
+    def of(cls, implementation: Implementation, directory: Path) -> "Bed":
+        return cls(implementation.uri.format(directory), implementation.mode)
+
+    @property
+    def can(self) -> Capabilities:
+        return capabilities_of(self.uri)
+
+    def open(self, changefeed: str = "feed") -> Sink:
+        """As another process would: nothing is left of what was opened before."""
+        return open_sink(self.uri, changefeed=changefeed, mode=self.mode)
+
+    def load(self, *rows: tuple[Any, ...]) -> None:
+        """The table holds ``rows`` at 100."""
+        batch = changes([insert(*row) for row in rows]).after
+        staged = self.open().writer().stage(table_schema(), "1-0", iter([batch]), Ts(100)) if rows else []
+        self.open().load(TABLE, table_schema(), ARROW, staged)
+
+    def task(self, from_ts: int, to_ts: int, *, span: TableSpan = SPAN, table: TableRecord = TABLE) -> FlushTask:
+        return FlushTask("feed", span, table, self.uri, self.mode, "", (), Ts(from_ts), Ts(to_ts))
+
+    def write(self, task: FlushTask, *parts: Sequence[Change], arrow: pa.Schema = ARROW) -> FlushResult:
+        """What its executor does."""
+        made = [keep_span(changes(part, arrow=arrow), task.span, key=task.table.key) for part in parts]
+        return self.open().writer().write(task, made)
+
+    def commit(self, task: FlushTask, result: FlushResult) -> FlushResult:
+        [done] = self.open().commit([task], [result])
+        return done
+
+    def flush(
+        self, from_ts: int, to_ts: int, *parts: Sequence[Change], arrow: pa.Schema = ARROW, **how: Any
+    ) -> FlushResult:
+        task = self.task(from_ts, to_ts, **how)
+        return self.commit(task, self.write(task, *parts, arrow=arrow))
+
+    def at(self, span: TableSpan = SPAN, table: TableRecord = TABLE) -> Ts | None:
+        return self.open().committed_ts(table, span)
+
+    def assert_at(self, ts: int, span: TableSpan = SPAN) -> None:
+        assert self.at(span) == (ts if self.can.keeps_record else None)
+
+    def assert_holds(self, *rows: tuple[Any, ...], table: TableRecord = TABLE, arrow: pa.Schema = ARROW) -> None:
+        """Exactly these, where the sink can say."""
+        sink = self.open()
+        if isinstance(sink, ReadsBack):
+            found = sink.read_rows(table, table_schema(arrow, name=table.name), arrow)
+            held = [tuple(row.values()) for batch in found for row in sink.as_stored(batch).to_pylist()]
+            assert sorted(held, key=repr) == sorted(rows, key=repr)
+
+
+def needs(can: object, what: str) -> None:
+    if not can:
+        pytest.skip(f"this sink has no {what}")

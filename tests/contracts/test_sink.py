@@ -1,0 +1,251 @@
+"""The sink contract, over every sink: what is written again, by others, stale or after a crash is there once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
+
+import pyarrow as pa
+import pytest
+
+from agent.errors import SinkError, SinkFencedError, TableHeldError
+from agent.ports.plugin import sinks
+from agent.ports.sink import Alters, FlushResult, ReadsBack, SpanRepartition, Splits
+from agent.rows.changes import BEFORE_KEY
+from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.schema_changes.apply import Terms, apply
+from owner.scheduler.spans import even_spans
+from reactor.failpoints import Point
+from reactor.ids import Ts
+from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, TableChange
+from tests.contracts.sink_bed import SPAN, TABLE, Bed, needs
+from tests.unit.agent.changes_build import ARROW, UNCHANGED, delete, insert, table_schema, truncate, update
+
+FIRST = [insert(2, "b", "y", ts=110), update(1, "aa", "x", ts=120)]
+AFTER_FIRST = ((1, "aa", "x"), (2, "b", "y"))
+
+
+@pytest.fixture
+def loaded(bed: Bed) -> Bed:
+    bed.load((1, "a", "x"))
+    return bed
+
+
+def test_it_can_what_its_plugin_says(bed: Bed) -> None:
+    sink = bed.open()
+    assert sink.capabilities is bed.can
+    assert (isinstance(sink, Alters), isinstance(sink, Splits), isinstance(sink, ReadsBack)) == (
+        bed.can.alters,
+        bed.can.splits,
+        bed.can.reads_back,
+    )
+    assert bed.mode in bed.can.modes
+
+
+def test_every_sink_that_is_installed_is_under_test(example_site: object) -> None:
+    from tests.contracts.sink_bed import IMPLEMENTATIONS
+
+    tested = {one.uri.partition(":")[0].partition("+")[0] for one in IMPLEMENTATIONS.values()}
+    assert {found.entry.name for found in sinks().found()} == tested
+
+
+def test_a_snapshot_is_taken_over_once(bed: Bed) -> None:
+    bed.open().check([TABLE])
+    for _ in range(2):
+        bed.load((1, "a", "x"), (2, None, ""))
+        bed.assert_at(100)
+        bed.assert_holds((1, "a", "x"), (2, None, ""))
+    bed.open().check([TABLE])
+
+
+def test_a_table_begins_empty(bed: Bed) -> None:
+    bed.load()
+    bed.assert_at(100)
+    bed.assert_holds()
+
+
+def test_the_record_moves_with_the_rows(loaded: Bed) -> None:
+    result = loaded.flush(100, 200, FIRST)
+    assert (result.committed, result.rows, result.error) == (True, 2, "")
+    loaded.assert_at(200)
+    loaded.assert_holds(*AFTER_FIRST)
+    if loaded.can.keeps_record:
+        assert loaded.open().visible(TABLE, [SPAN]).committed_ts == 200
+
+
+def test_twice(loaded: Bed) -> None:
+    for _ in range(2):
+        assert loaded.flush(100, 200, FIRST).error == ""
+        loaded.assert_at(200)
+        loaded.assert_holds(*AFTER_FIRST)
+
+
+def test_a_stale_writer_is_refused(loaded: Bed) -> None:
+    needs(loaded.can.keeps_record, "record")
+    loaded.flush(100, 200, FIRST)
+    for from_ts, to_ts in ((100, 150), (100, 250), (150, 250)):
+        with pytest.raises(SinkFencedError):
+            loaded.flush(from_ts, to_ts, [delete(1, None, None, ts=130)])
+        loaded.assert_at(200)
+        loaded.assert_holds(*AFTER_FIRST)
+
+
+def test_a_writer_that_is_ahead_of_the_record_is_refused(loaded: Bed) -> None:
+    needs(loaded.can.keeps_record, "record")
+    with pytest.raises(TableHeldError):
+        loaded.flush(150, 200, FIRST)
+    loaded.assert_at(100)
+    loaded.assert_holds((1, "a", "x"))
+
+
+def test_two_at_once(loaded: Bed) -> None:
+    together = Barrier(2)
+
+    def flush(_: int) -> FlushResult | SinkError:
+        task = loaded.task(100, 200)
+        together.wait()
+        try:
+            result = loaded.write(task, FIRST)
+            together.wait()
+            return loaded.commit(task, result)
+        except SinkError as error:
+            together.abort()
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(flush, range(2)))
+    assert any(isinstance(one, FlushResult) and one.committed for one in outcomes)
+    loaded.assert_at(200)
+    loaded.assert_holds(*AFTER_FIRST)
+
+
+@pytest.mark.parametrize("point", [Point.FLUSH_WRITTEN, Point.FLUSH_BEFORE_COMMIT, Point.FLUSH_AFTER_COMMIT])
+def test_after_a_crash(loaded: Bed, point: Point) -> None:
+    """What the lost process has done is unknown to the next one, which begins where the record says."""
+    task = loaded.task(100, 200)
+    result = loaded.write(task, FIRST)
+    if point is Point.FLUSH_AFTER_COMMIT:
+        loaded.commit(task, result)
+    start = loaded.at() or Ts(100)
+    if start < 200:
+        loaded.flush(start, 200, FIRST)
+    assert loaded.flush(200, 300, [delete(2, None, None, ts=210)]).committed
+    loaded.assert_at(300)
+    loaded.assert_holds((1, "aa", "x"))
+
+
+def test_truncate(loaded: Bed) -> None:
+    loaded.flush(100, 200, [insert(2, "b", "y", ts=110), truncate(ts=120), insert(3, "c", "z", ts=130)])
+    loaded.assert_holds((3, "c", "z"))
+    loaded.flush(200, 300, [truncate(ts=210)])
+    loaded.assert_holds()
+    loaded.assert_at(300)
+
+
+def test_a_changed_key(loaded: Bed) -> None:
+    moved = update(7, "a", "x", before=(1, None, None), before_kind=BEFORE_KEY, ts=110)
+    loaded.flush(100, 200, [moved, insert(1, "new", "n", ts=120)])
+    loaded.assert_holds((7, "a", "x"), (1, "new", "n"))
+
+
+def test_a_value_that_was_left_out(loaded: Bed) -> None:
+    loaded.flush(100, 200, [update(1, "aa", UNCHANGED, ts=110)])
+    loaded.assert_holds((1, "aa", "x"))
+    moved = update(5, "m", UNCHANGED, before=(1, None, None), before_kind=BEFORE_KEY, ts=210)
+    loaded.flush(200, 300, [moved])
+    loaded.assert_holds((5, "m", "x"))
+
+
+def test_deletes_of_what_is_not_there(loaded: Bed) -> None:
+    loaded.flush(100, 200, [delete(9, None, None, ts=110), delete(1, None, None, ts=120)])
+    loaded.assert_holds()
+
+
+def test_a_schema_change(loaded: Bed) -> None:
+    sink = loaded.open()
+    needs(isinstance(sink, Alters), "schema changes")
+    assert isinstance(sink, Alters)
+    wide = pa.schema([("id", pa.int64()), ("title", pa.string()), ("n", pa.int64())])
+    columns = (
+        ColumnMove("id", pa.int64(), "id"),
+        ColumnMove("title", pa.string(), "name"),
+        ColumnMove("n", pa.int64(), None, pa.scalar(7)),
+    )
+    renamed = TABLE.with_(name="u")
+    change = SchemaChange(Ts(101), SchemaChangeKind.ALTER, TABLE, renamed, columns, table_schema(wide, name="u"), wide)
+    for _ in range(2):
+        sink.alter([change])
+    loaded.assert_holds((1, "a", 7), table=renamed, arrow=wide)
+    assert loaded.flush(100, 200, [insert(2, "b", None, ts=150)], table=renamed, arrow=wide).error == ""
+    loaded.assert_holds((1, "a", 7), (2, "b", None), table=renamed, arrow=wide)
+
+
+def test_a_schema_change_that_a_sink_cannot_follow_holds_the_table(loaded: Bed) -> None:
+    needs(not loaded.can.alters, "table that a schema change holds")
+    after = table_schema(pa.schema([*ARROW, ("n", pa.int64())]))
+    change = TableChange(
+        kind=SchemaChangeKind.ALTER,
+        table_id=16384,
+        table=TABLE,
+        before=table_schema().to_json(),
+        after=after.to_json(),
+    )
+    with pytest.raises(TableHeldError, match=r"does not follow schema changes, and public\.t has changed"):
+        apply(loaded.open(), DdlRecord(ts=Ts(150), changes=(change,)), Terms(ChangefeedConfig(), loaded.mode))
+
+
+def test_a_split(loaded: Bed) -> None:
+    sink = loaded.open()
+    needs(isinstance(sink, Splits) and loaded.can.keeps_record, "split tables")
+    assert isinstance(sink, Splits)
+    stale = loaded.task(100, 200)
+    order = SpanRepartition((SPAN,), even_spans(16384, 2), Ts(100), 1)
+    for _ in range(2):
+        assert sink.repartition(TABLE, order) == 100
+    with pytest.raises(SinkFencedError):
+        loaded.commit(stale, loaded.write(stale, FIRST))
+    with pytest.raises(SinkFencedError):
+        loaded.at()
+    for span in order.new:
+        loaded.assert_at(100, span)
+        assert loaded.flush(100, 200, FIRST, span=span).error == ""
+        loaded.assert_at(200, span)
+    loaded.assert_holds(*AFTER_FIRST)
+    back = SpanRepartition(order.new, (SPAN,), Ts(200), 2)
+    assert sink.repartition(TABLE, back) == 200
+    with pytest.raises(SinkFencedError):
+        sink.repartition(TABLE, order)
+    loaded.flush(200, 300, [delete(1, None, None, ts=250)])
+    loaded.assert_holds((2, "b", "y"))
+
+
+def test_a_table_of_another_changefeed_is_refused(loaded: Bed) -> None:
+    needs(loaded.can.keeps_record, "record")
+    with pytest.raises(SinkError):
+        loaded.open("other").check([TABLE])
+    with pytest.raises(SinkError):
+        loaded.open("other").load(TABLE, table_schema(), ARROW, [])
+    loaded.assert_holds((1, "a", "x"))
+
+
+def test_a_row_that_an_update_cannot_find_is_not_made_up(loaded: Bed) -> None:
+    needs(loaded.can.reads_back and loaded.mode == "upsert", "rows that are looked up")
+    with pytest.raises(TableHeldError):
+        loaded.flush(100, 200, [update(9, "n", UNCHANGED, ts=110)])
+    loaded.assert_at(100)
+    loaded.assert_holds((1, "a", "x"))
+
+
+def test_a_result_of_another_writer_is_never_committed(loaded: Bed) -> None:
+    """A commit that comes late, for what is written already."""
+    needs(loaded.can.keeps_record, "record")
+    task = loaded.task(100, 200)
+    late = loaded.write(task, FIRST)
+    loaded.commit(task, late)
+    loaded.flush(200, 300, [update(1, "z", "z", ts=210)])
+    try:
+        again = loaded.commit(task, replace(late, committed=late.committed))
+    except SinkError:
+        again = late
+    assert again.error or again.committed or not again.files
+    loaded.assert_at(300)
+    loaded.assert_holds((1, "z", "z"), (2, "b", "y"))
