@@ -80,6 +80,7 @@ class PostgresStreams:
             proof=at.attachment or at.text,
             wants=self._wants(),
             truncations=truncations,
+            schemas={table: known.schema for table, known in self._known.items() if known.schema is not None},
         )
 
     def _wants(self) -> Wants:

@@ -26,6 +26,10 @@ _PUBLISHED_SQL: Final = (
     "UNION ALL SELECT xmin, cmin FROM pg_catalog.pg_inherits WHERE inhrelid IN ({lineage})) rows "
     "WHERE xmin::text = '{xmin}'"
 )
+_REWRITTEN: Final = (
+    "xmin::text IN (SELECT c.xmin::text FROM pg_catalog.pg_class c WHERE c.oid = {table} AND c.relam = 2 OR c.oid IN "
+    "(SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = {table}))"
+)
 #: a partition is made by one command, which counts so far
 _OWN_COMMANDS: Final = 2
 
@@ -62,6 +66,11 @@ class Newcomers:
     def has_old_rows(self, relation: Relation) -> bool:
         """Rows that existed at the last proof, as they were."""
         return self._has_rows(relation, self._older_than(self.before.horizon), otherwise=False)
+
+    def has_rows_of_rewrite(self, relation: Relation) -> bool:
+        """Rows of the very transaction that gave the table its file, or its indexes theirs. What keeps rows as they
+        were (``VACUUM FULL``) leaves none; another access method than the usual one is left out."""
+        return self._has_rows(relation, _REWRITTEN.format(table=relation.table_id), otherwise=False)
 
     def has_rows(self, relation: Relation) -> bool:
         """Whether the table has any rows. A concurrent rewrite of the table hides them."""

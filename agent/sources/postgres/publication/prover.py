@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 
 from agent.errors import NEW_SNAPSHOT, PositionLostError
 from agent.rows.arena import LogChunk
+from agent.rows.schema import TableSchema
 from agent.sources.postgres.publication import digest, losses, published, type_facts
 from agent.sources.postgres.publication.findings import Findings
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
 from agent.sources.postgres.publication.published import Catalog, one_moment
+from agent.sources.postgres.publication.readded import readded
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.publication.truncations import Truncations
 from agent.sources.postgres.server.connection import Connection
@@ -61,6 +63,7 @@ class Prover:
         proof: str,
         wants: Wants,
         truncations: Truncations,
+        schemas: Mapping[int, TableSchema] | None = None,
     ) -> None:
         self._connect = connect
         self._publications = publications
@@ -80,6 +83,10 @@ class Prover:
         self._gone: dict[int, Ts] = {}
         #: tables that were published after they were made
         self._unsettled: set[int] = set()
+        #: as the stream has them
+        self._schemas = dict(schemas or {})
+        #: tables with a column that the stream may take for an old one, and where the log ended when that was seen
+        self._readded: dict[int, Ts] = {}
 
     def close(self) -> None:
         if self._connection is not None:
@@ -98,7 +105,7 @@ class Prover:
         if not cut.is_complete or cut.resolved_ts <= self._at:
             return replace(cut, attachment=self._text)
         connection = self._session()
-        is_quiet = not (self._must_read or cut.ddl or self._unsettled or self._gone)
+        is_quiet = not (self._must_read or cut.ddl or self._unsettled or self._gone or self._readded)
         if is_quiet and self._proof and self._is_unchanged(connection, self._proof):
             self._at = cut.resolved_ts
             return replace(cut, attachment=self._text)
@@ -142,6 +149,7 @@ class Prover:
             asked = Newcomers(connection, before, now)
             self._judge_roots(Partitions(asked, self._was_truncated), found)
             self._judge_rewrites(Rewrites(asked, self._was_truncated), found)
+            self._judge_readded(now, found, cut)
             clean = self._judge_newcomers(asked, found, upto)
             self._judge_gone(connection, now, found, upto)
         self._is_prepared = found.known.keys() == asked_for
@@ -184,6 +192,25 @@ class Prover:
             if table not in found.held and (trouble := rewrites.trouble(table)):
                 name = f"{record.schema_name}.{record.name}"
                 found.hold(record, Ts(self._at + 1), f"table {name} {trouble}; {losses.CURE}")
+
+    def _judge_readded(self, now: Catalog, found: Findings, cut: LogChunk) -> None:
+        """A column that was dropped and added again is another one; the stream has said so by now, or never will."""
+        changes = [change for record in cut.ddl for change in record.changes if change.after]
+        self._schemas |= {change.table_id: TableSchema.from_json(change.after) for change in changes}
+        seen: dict[int, Ts] = {}
+        for table, record in found.old.items():
+            if table in found.held or table not in self._schemas or table not in now.tables:
+                continue
+            if column := readded(self._schemas[table], now.tables[table]):
+                seen[table] = self._readded.get(table, now.end_ts)
+                if seen[table] <= cut.resolved_ts:
+                    reason = (
+                        f"table {record.schema_name}.{record.name}: column {column} was dropped and added again, and "
+                        f"what its rows hold in it is in no stream; {losses.CURE}"
+                    )
+                    found.hold(record, Ts(self._at + 1), reason)
+                    del seen[table]
+        self._readded = seen
 
     def _was_truncated(self, table_id: int, upto: Ts) -> bool:
         return self._truncations.has(table_id, since=self._at, upto=upto)

@@ -48,7 +48,7 @@ _TABLES_SQL: Final = (
 #: what another type leaves as it is comes last
 _COLUMNS_SQL: Final = (
     "SELECT attrelid::int8, attnum::int4, xmin::text, atttypid::int8, atttypmod, hashtext(ROW(attname, attnotnull, "
-    "atthasdef, atthasmissing, attidentity, attgenerated, attstattarget, attoptions, attacl::text)::text) "
+    "atthasdef, atthasmissing, attidentity, attgenerated, attstattarget, attoptions, attacl::text)::text), attname "
     "FROM pg_catalog.pg_attribute WHERE attrelid IN ({ids}) AND attnum > 0 AND NOT attisdropped ORDER BY 1, 2"
 )
 _KEYS_SQL: Final = (
@@ -76,7 +76,7 @@ class Publication:
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A table as it is. ``keys``: of one that sends whole rows, the columns of each of its keys, and the rows that make
-    it. ``columns``: by number, of one that is replicated: see ``ColumnFacts``."""
+    it. ``columns``: by number, of one that is replicated: see ``ColumnFacts``; ``numbers``: by name."""
 
     table_id: int
     schema_name: str
@@ -88,6 +88,7 @@ class Relation:
     file: int
     keys: tuple[tuple[frozenset[str], tuple[RowKey, ...]], ...] = ()
     columns: Mapping[int, ColumnFacts] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def qualified_name(self) -> str:
@@ -237,17 +238,24 @@ class _Reader:
                 self._seen("d", row[0], row[8])
         whole = {_number(row[0]) for row in rows if row[6] == "f"}
         keys = self._keys(whole.intersection(known))
-        columns = self._columns(known)
+        columns, numbers = self._columns(known)
         found = {_number(row[0]): _relation(row, keys.get(_number(row[0]), [])) for row in rows}
-        return {table: replace(one, columns=columns.get(table, {})) for table, one in found.items()}
+        return {
+            table: replace(one, columns=columns.get(table, {}), numbers=numbers.get(table, {}))
+            for table, one in found.items()
+        }
 
-    def _columns(self, table_ids: Collection[int]) -> dict[int, dict[int, ColumnFacts]]:
+    def _columns(
+        self, table_ids: Collection[int]
+    ) -> tuple[dict[int, dict[int, ColumnFacts]], dict[int, dict[str, int]]]:
         found: dict[int, dict[int, ColumnFacts]] = defaultdict(dict)
-        for table, number, xmin, *facts in self.connection.query(_COLUMNS_SQL.format(ids=_list(table_ids))):
+        numbers: dict[int, dict[str, int]] = defaultdict(dict)
+        for table, number, xmin, *facts, name in self.connection.query(_COLUMNS_SQL.format(ids=_list(table_ids))):
             self._seen("c", f"{table}.{number}", xmin)
             kind, modifier, others = map(_number, facts)
             found[_number(table)][_number(number)] = kind, modifier, others
-        return found
+            numbers[_number(table)][str(name)] = _number(number)
+        return found, numbers
 
     def _keys(self, table_ids: Collection[int]) -> dict[int, list[tuple[frozenset[str], tuple[RowKey, ...]]]]:
         by_index: dict[tuple[int, int], list[Row]] = defaultdict(list)

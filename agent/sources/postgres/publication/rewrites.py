@@ -2,7 +2,7 @@
 
 ``ALTER COLUMN … TYPE`` writes the column's row in the catalog, and where values become others the whole table: into a
 new file, every row as one of its transaction. What else makes a new file keeps the rows as they were (``VACUUM FULL``,
-``CLUSTER``, another tablespace), writes no column's row (another access method), or is in the stream (``TRUNCATE``). So
+``CLUSTER``, another tablespace), writes no column's row (see below), or is in the stream (``TRUNCATE``). So
 a table with a new file, none of its old rows, and a new row for a column whose types the server would have converted
 without touching a value, has been given values that are in no log.
 
@@ -10,6 +10,9 @@ Where another column of the table got a type that does touch values, or the tabl
 nothing; then a column is suspect only if nothing else is seen to have changed in its row. What the server rewrites by
 itself (``int`` as ``bigint``) looks the same with an expression and without: there rows are compared, when the sink
 follows (``snapshot.survivors``).
+
+A table that was UNLOGGED for a time has been written anew too, with no other column. Then its rows are those of the
+transaction that gave it its file, which its own row in ``pg_class``, or that of an index, still says.
 """
 
 from collections.abc import Callable
@@ -61,10 +64,16 @@ class Rewrites:
         if relation is None or relation.is_partitioned or before.files.get(table_id, relation.file) == relation.file:
             return ""
         altered = self._altered(relation)
+        is_extended = bool(relation.columns.keys() - before.columns.get(table_id, {}).keys())
+        if table_id in before.columns and not altered and not is_extended:
+            return self._trouble_alone(relation)
         suspects = [number for number in altered if self._keeps(relation, number)]
         if not suspects or self.asked.has_old_rows(relation) or not self.asked.has_rows(relation):
             return ""
-        is_extended = bool(relation.columns.keys() - before.columns.get(table_id, {}).keys())
+        # what rows hold in an added column is stored when they are written anew, by whatever does that
+        are_explained = all(self._is_explained(relation, number) for number in suspects)
+        if are_explained and not self.asked.has_rows_of_rewrite(relation):
+            return ""
         if is_extended or len(suspects) < len(altered) or self.was_truncated(table_id, self.asked.now.end_ts):
             # the table has a new file anyway, so it counts what else can have been done to a column
             suspects = [number for number in suspects if not self._is_explained(relation, number)]
@@ -74,6 +83,17 @@ class Rewrites:
         return (
             f"was rewritten when its column {rows[0][0] if rows else suspects[0]} was altered, as by ALTER COLUMN … "
             "TYPE … USING: what its values are now is not in the log"
+        )
+
+    def _trouble_alone(self, relation: Relation) -> str:
+        """Of a table with another file whose columns are as they were."""
+        if self.asked.has_old_rows(relation) or not self.asked.has_rows_of_rewrite(relation):
+            return ""
+        if self.was_truncated(relation.table_id, self.asked.now.end_ts):
+            return ""
+        return (
+            "was written anew though no column was altered, as by SET UNLOGGED and SET LOGGED: what was changed "
+            "meanwhile is in no log"
         )
 
     def _altered(self, relation: Relation) -> list[int]:

@@ -55,6 +55,8 @@ _HARMLESS = (
     "ALTER TABLE t ALTER v TYPE varchar",
     "ALTER TABLE t ALTER v TYPE text, ALTER v SET STORAGE EXTERNAL",
     "ALTER TABLE t DROP v; VACUUM FULL t",
+    "UPDATE t SET v = 'x'; VACUUM FULL t",
+    "UPDATE t SET v = 'x'; CLUSTER t USING t_pkey; CREATE INDEX ON t (v); REINDEX TABLE t",
     "ALTER TABLE t ALTER v SET NOT NULL; VACUUM FULL t",
     "ALTER TABLE t ALTER v SET STATISTICS 50; CLUSTER t USING t_pkey; ALTER TABLE t RENAME v TO u",
     "DELETE FROM t; ALTER TABLE t ALTER v TYPE text USING v || 'x'",
@@ -77,6 +79,10 @@ _HARMFUL = (
     "BEGIN; SAVEPOINT s; ALTER TABLE t ALTER v TYPE text USING upper(v); RELEASE s; COMMIT",
     "ALTER TABLE t ADD w int, ALTER v TYPE text USING upper(v)",
     "ALTER TABLE t ALTER v TYPE text USING upper(v); ALTER TABLE t RENAME v TO u",
+    # what is written in between is in no log, and the table looks as it did
+    "ALTER TABLE t SET UNLOGGED; UPDATE t SET v = 'u'; ALTER TABLE t SET LOGGED",
+    "ALTER TABLE t SET UNLOGGED; DELETE FROM t WHERE id > 1; ALTER TABLE t SET LOGGED; CREATE INDEX ON t (v)",
+    "ALTER TABLE t SET UNLOGGED; ALTER TABLE t SET LOGGED; INSERT INTO t VALUES (99, 'z'); GRANT SELECT ON t TO public",
 )
 
 
@@ -238,3 +244,30 @@ async def test_values_that_no_stream_has_hold_their_table_from_the_last_proof_on
     assert "table public.t was rewritten when its column" in held.reason
     assert "filter rule" in held.reason
     assert at.resolved_ts < record.ts <= max(event[1] for event in rig.logged())
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_held"),
+    [
+        ("ALTER TABLE plain DROP v; ALTER TABLE plain ADD v text", True),
+        ("ALTER TABLE plain DROP v, ADD v text DEFAULT 'd'", True),
+        ("ALTER TABLE plain DROP v; ALTER TABLE plain ADD v int", False),
+        ("ALTER TABLE plain DROP v; INSERT INTO plain VALUES (8); ALTER TABLE plain ADD v text", False),
+        ("ALTER TABLE plain ADD w text; ALTER TABLE plain RENAME v TO x; ALTER TABLE plain RENAME w TO v", False),
+        ("BEGIN; ALTER TABLE plain DROP v; ALTER TABLE plain ADD v text; ROLLBACK", False),
+    ],
+)
+async def test_a_column_that_is_another_one_of_its_name_holds_its_table(
+    rig: SyncRig, statements: str, *, is_held: bool
+) -> None:
+    """Also before a row says anything of it."""
+    async with rig.running():
+        rig.execute("INSERT INTO plain VALUES (1, 'a')")
+        await rig.wait_resolved()
+        for statement in [statements] if statements.startswith("BEGIN") else statements.split("; "):
+            rig.execute(statement)
+        await rig.wait_resolved()
+        rig.execute("INSERT INTO plain VALUES (9)")
+        await rig.wait_resolved()
+    reasons = [change.reason for record in rig.ddl() for change in record.holds]
+    assert [("column v was dropped and added again" in reason) for reason in reasons] == [True] * is_held
