@@ -159,8 +159,8 @@ class Owner:
         self.changefeeds[id].follow(crashed)
         crashes = self._crashes.setdefault(id, Crashes(site, self._settings.restarts))
         fields = (("changefeed", id), ("error", f"{type(error).__name__}: {error}"), ("where", _where(error)))
-        told = Log("error", "the owner's part of a changefeed crashed", fields)
-        return [told, *crashes.note(feed, error, now, wall=now + self._settings.wall_offset_s)]
+        entry = Log("error", "the owner's part of a changefeed crashed", fields)
+        return [entry, *crashes.note(feed, error, now, wall=now + self._settings.wall_offset_s)]
 
     def _part_of(self, id: ChangefeedId) -> Changefeed:
         return Changefeed(id, self._site, self._settings, uniform_of(f"{self._seed}/{id}"))

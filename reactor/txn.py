@@ -62,7 +62,7 @@ class Txn:
         return not self.operations
 
     def events(self, base: Mapping[str, KeyValue], revision: int) -> tuple[Event, ...]:
-        """What a watch tells of it, done at ``revision`` over ``base``."""
+        """The watch's view of it, done at ``revision`` over ``base``."""
         return tuple(_event(base.get(key), key, value, revision) for key, value in self.writes.items())
 
 

@@ -55,11 +55,11 @@ class Agent:
         self.is_barrier_known = False
         #: row changes written to the sink so far; the processor counts
         self.rows_flushed = 0
-        self._untold: set[TableSpan] = set()
+        self._unreported: set[TableSpan] = set()
         #: spans that a heartbeat asks for in parts, so far
         self._asked: set[TableSpan] = set()
-        self._worker_told: WorkerStatus | None = None
-        self._liveness_told = Liveness.ALIVE
+        self._worker_reported: WorkerStatus | None = None
+        self._liveness_reported = Liveness.ALIVE
         #: the processor epoch that the owner has named: proof that it has had a full answer from this run
         self._epoch_known = ""
 
@@ -94,15 +94,15 @@ class Agent:
         before = span.status
         step = span.handle_event(event)
         if span.status != before:
-            self._untold.add(event.span)
+            self._unreported.add(event.span)
         return self._after(span, step)
 
     def tick(self, now: float) -> Effects:
         """Report to the owner, unasked, what has changed; nothing when nothing has or nobody is there to listen."""
         worker = self._worker()
-        is_news = worker is not None and _without_progress(worker) != self._worker_told
-        is_news = is_news or self.liveness is not self._liveness_told
-        if self.gate.owner.id is None or not (self._untold or is_news):
+        is_news = worker is not None and _without_progress(worker) != self._worker_reported
+        is_news = is_news or self.liveness is not self._liveness_reported
+        if self.gate.owner.id is None or not (self._unreported or is_news):
             return []
         return [*self._respond([])]
 
@@ -116,7 +116,7 @@ class Agent:
             assert span.span == at, f"span {span.span} is known as {at}"
             assert not span.is_gone, f"span {at} is {span.state}, and not forgotten"
             span.validate()
-        assert self._untold <= self.spans.keys(), "news of spans that are gone"
+        assert self._unreported <= self.spans.keys(), "news of spans that are gone"
         for source, slot in self.slots.items():
             assert slot.source == source, f"the unit of {slot.source} is known as {source}'s"
             slot.validate()
@@ -158,22 +158,22 @@ class Agent:
     def _after(self, span: LocalSpan, step: Step) -> Effects:
         result: Effects = list(step.effects)
         if step.reply:
-            self._untold.discard(span.span)
+            self._unreported.discard(span.span)
             result.append(self._send(DispatchResponse(span.status)))
         if span.is_gone:
-            self._untold.discard(span.span)
+            self._unreported.discard(span.span)
             del self.spans[span.span]
         return result
 
     def _respond(self, absent: list[SpanStatus], *, is_full: bool = False) -> list[Send]:
         """All spans, or those with news; always all until the owner has shown that it had them once."""
         is_full = is_full or self._epoch_known != self.gate.processor_epoch
-        told = self.spans.keys() if is_full else self._untold
-        statuses = [self.spans[span].status for span in sorted(told)] + absent
-        self._untold.clear()
+        due = self.spans.keys() if is_full else self._unreported
+        statuses = [self.spans[span].status for span in sorted(due)] + absent
+        self._unreported.clear()
         worker = self._worker()
-        self._worker_told = _without_progress(worker) if worker else None
-        self._liveness_told = self.liveness
+        self._worker_reported = _without_progress(worker) if worker else None
+        self._liveness_reported = self.liveness
         parts = in_parts(statuses)
         return [
             self._send(HeartbeatResponse(part, self.liveness, worker, self.rows_flushed, number, len(parts)))

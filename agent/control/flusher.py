@@ -196,8 +196,8 @@ class Flusher:
         for table_id, failure in failed.items():
             if self._healthy - {table_id}:
                 failure.of_table(table_id)
-            told = running_error(failure)
-            self._settle(tuple(SpanFlushed(position, error=told) for position in by_table[table_id]))
+            shown = running_error(failure)
+            self._settle(tuple(SpanFlushed(position, error=shown) for position in by_table[table_id]))
         if not failed:
             self._is_narrowing, self._whole_failures = False, 0
             self._healthy.clear()
@@ -218,8 +218,8 @@ class Flusher:
             self._positions[span.position.span] = span.position
             if self._is_news(span):
                 self._report(span)
-        told = {span.error.code: span.error for span in spans if span.error is not None and _is_passing(span.error)}
-        for error in told.values():
+        passing = {span.error.code: span.error for span in spans if span.error is not None and _is_passing(span.error)}
+        for error in passing.values():
             self._warn(error)
         if is_whole:
             self._try_again()
@@ -244,10 +244,10 @@ class Flusher:
 
     def _on_failure(self, due: list[SpanPosition], error: WeirError) -> None:
         self._whole_failures += 1
-        told = running_error(error)
+        shown = running_error(error)
         if isinstance(error, JobError) and len({at.table.table_id for at in due}) > 1:
             self._is_narrowing = self._whole_failures >= _WHOLE_MAX
-        self._settle(tuple(SpanFlushed(position, error=told) for position in due))
+        self._settle(tuple(SpanFlushed(position, error=shown) for position in due))
 
     def _report_lost(self, limits: FlushLimits) -> None:
         """Spans whose part of the log is gone would fail every flush that they are in."""

@@ -61,7 +61,7 @@ _OPENERS = 8
 class Feed:
     """What a changefeed is, with URIs to connect with: never logged, never stored.
 
-    ``created``: the etcd revision at which it came to be, which tells it from others that have had its name.
+    ``created``: the etcd revision at which it came to be, which distinguishes it from others of its name.
     """
 
     id: ChangefeedId
@@ -113,7 +113,7 @@ class Feed:
 
 
 class ChangefeedRuntime:
-    """``agent.control.runtime.SpanRuntime`` of one changefeed. ``checkpoint`` tells what every span that flows has
+    """``agent.control.runtime.SpanRuntime`` of one changefeed. ``checkpoint`` says what every span that flows has
     passed, ``held`` what every held table has."""
 
     def __init__(

@@ -37,7 +37,7 @@ class Scope:
 
     def settings(self, kind: type[S]) -> S:
         """What the changefeed's configuration says below [source]. What the source does not know is left out: whoever
-        creates a changefeed is told of it (``agent.sources.registry.check_settings``)."""
+        creates a changefeed is warned (``agent.sources.registry.check_settings``)."""
         return kind.model_validate(self.config.source_settings)
 
 

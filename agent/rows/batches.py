@@ -10,7 +10,7 @@ from reactor.ids import Ts
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """One file of the change log as its name tells it (see ``agent.log.segment``).
+    """One file of the change log, as named (see ``agent.log.segment``).
 
     It holds row events with ``first_ts <= commit_ts <= last_ts``; every commit at or below ``resolved_ts`` is in this
     segment or an earlier one. ``tables``: ids of the tables with at least one event in it.

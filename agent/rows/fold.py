@@ -4,7 +4,7 @@ Three things make this more than "the last one wins":
 
 - *A key-changing update* is a delete of the old key and an upsert of the new one, in this order.
 - *Unchanged* (a large value that an update left out) is a third state beside NULL. An update's unchanged column has the
-  value that the row had before: in this range, if an earlier change of the row tells it, also under its earlier key;
+  value that the row had before: in this range, if an earlier change of the row has it, also under its earlier key;
   otherwise only the sink has it (``kept``), under the row's own key or the one it had before this range (``origin``).
 - *TRUNCATE* makes everything before it void, in this range and in the sink.
 

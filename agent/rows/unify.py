@@ -1,7 +1,7 @@
 """Unification: brings the changes of a range under one schema, the first half of folding them (``agent.rows.fold``).
 
 A column that only some of the range's schemas have is *unknown* in the rows of the others, like a large value that an
-update left out. Where a before image has the whole row, it tells what such an update left unchanged.
+update left out. Where a before image has the whole row, it has what such an update left unchanged.
 """
 
 from collections.abc import Callable, Sequence

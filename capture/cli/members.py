@@ -13,7 +13,7 @@ from capture.terminal import console
 capture_app = typer.Typer(no_args_is_help=True, help="The members of a cluster.")
 owner_app = typer.Typer(no_args_is_help=True, help="The member that decides.")
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 
 @capture_app.command("list")
@@ -41,7 +41,7 @@ def drain(
         deadline = time.monotonic() + timeout
         while left.remaining and time.monotonic() < deadline:
             show(f"draining {capture_id}: {left.remaining} of {began.remaining} spans and workers left")
-            threading.Event().wait(_LOOK_S)
+            threading.Event().wait(_POLL_S)
             left = client.drain(capture_id)
     if left.remaining and timeout:
         raise CaptureNotEmptyError(

@@ -240,8 +240,8 @@ class ProcessorHost:
 
     def _count_crash(self, changefeed: ChangefeedId, name: str, error: Exception) -> None:
         text = f"{name} crashed ({type(error).__name__}) and was started again; see the log of its capture"
-        told = running_error(ProcessorCrashedError(text)).with_(capture=self._capture)
-        self._post(ProcessorCrashed(changefeed, told))
+        shown = running_error(ProcessorCrashedError(text)).with_(capture=self._capture)
+        self._post(ProcessorCrashed(changefeed, shown))
 
     async def _run(self, changefeed: ChangefeedId, supervised: Supervised) -> None:
         try:

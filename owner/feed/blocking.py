@@ -80,8 +80,8 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
 
 def _held(facts: Facts) -> str:
     """All others flow."""
-    told = [f"{table.name} ({held.describe(table)})" for table in facts.held.values()]
-    return f"held: {'; '.join(sorted(told))}" if told else ""
+    named = [f"{table.name} ({held.describe(table)})" for table in facts.held.values()]
+    return f"held: {'; '.join(sorted(named))}" if named else ""
 
 
 def _with_trouble(reason: str, run: Run, facts: Facts) -> str:

@@ -272,9 +272,9 @@ class Changefeed:
         effects += run.recut(facts, now, is_held=self.sync_points is not None and self.sync_points.hold_ts is not None)
         status, after = self._judge(run, facts, limits, conditions, now)
         self.latest = status
-        count, told = len(verdict.changes), len(verdict.effects)
+        changed, effected = len(verdict.changes), len(verdict.effects)
         self.held.catch_up(facts, status, run, verdict, now)
-        clearing, effects = (*clearing, *verdict.changes[count:]), [*effects, *verdict.effects[told:]]
+        clearing, effects = (*clearing, *verdict.changes[changed:]), [*effects, *verdict.effects[effected:]]
         due_at = self._status_due_at(feed.status, status)
         if clearing or now >= due_at or (after is not feed.info and after != feed.info):
             self._status_at, due_at = now, float("inf")

@@ -44,8 +44,8 @@ class Crashes:
         if delay_s is None:
             self._last = running_error(CrashedTooOftenError.of(name, error), self._site.capture, time=wall)
         text = f"{name} crashed ({type(error).__name__}) and began again; see the log of its capture"
-        told = RunningError(code="OwnerCrashed", message=text, capture=self._site.capture, time=wall)
-        return [self._count(feed, told), WakeAt(now)]
+        shown = RunningError(code="OwnerCrashed", message=text, capture=self._site.capture, time=wall)
+        return [self._count(feed, shown), WakeAt(now)]
 
     def hold_back(self, feed: ChangefeedState, now: float) -> list[Effect]:
         """What is done instead of a tick; nothing once it may be ticked again."""

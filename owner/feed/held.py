@@ -303,8 +303,8 @@ def warning(held: Mapping[int, HeldTable]) -> RunningError | None:
     if not held:
         return None
     tables = sorted(held.values(), key=lambda table: table.name)
-    told = "; ".join(f"{table.name} ({describe(table)})" for table in tables)
-    text = f"{count_of(tables)} held, all others flow: {told}"
+    named = "; ".join(f"{table.name} ({describe(table)})" for table in tables)
+    text = f"{count_of(tables)} held, all others flow: {named}"
     time = max(table.error.time for table in tables)
     return RunningError(code=HELD_TABLES, message=text, time=time)
 

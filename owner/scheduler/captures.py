@@ -48,7 +48,7 @@ class CaptureManager:
         self._answers = Answers()
         self._first_answers: dict[CaptureId, dict[TableSpan, SpanStatus]] = {}
         self._lost: list[CaptureId] = []
-        self._barrier_told = Barrier()
+        self._barrier_sent = Barrier()
         self._is_full_late = False
 
     @property
@@ -139,7 +139,7 @@ class CaptureManager:
 
         An empty epoch asks for a full answer. ``held``: what each capture should have.
         """
-        is_urgent, self._barrier_told = barrier != self._barrier_told, barrier
+        is_urgent, self._barrier_sent = barrier != self._barrier_sent, barrier
         full = self._due_fully(held, heartbeat_budget, now)
         due: list[tuple[CaptureId, str, Heartbeat]] = []
         for capture in self.captures.values():

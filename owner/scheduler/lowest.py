@@ -67,7 +67,7 @@ class Lowest:
         assert self._times.keys() <= self._counts.keys(), "a time is kept of a position where nobody is"
 
     def _push(self, ts: Ts) -> None:
-        """Positions that are left while there is a slower one would gather in the heap for ever."""
+        """Positions that are left while there is a slower one would stay in the heap for ever."""
         heappush(self._heap, ts)
         if len(self._heap) > 2 * len(self._counts) + 64:
             self._heap = list(self._counts)

@@ -293,13 +293,13 @@ class ReplicationSet:
             del self.captures[self.secondary]
 
     def _raise_checkpoint(self, status: SpanStatus) -> None:
-        (checkpoint_ts, resolved_ts), told = self.checkpoint, status.checkpoint
-        if checkpoint_ts <= told.checkpoint_ts <= told.resolved_ts >= resolved_ts:
-            self.checkpoint = told
+        (checkpoint_ts, resolved_ts), reported = self.checkpoint, status.checkpoint
+        if checkpoint_ts <= reported.checkpoint_ts <= reported.resolved_ts >= resolved_ts:
+            self.checkpoint = reported
         else:
-            checkpoint_ts = max(checkpoint_ts, told.checkpoint_ts)
-            self.checkpoint = SpanCheckpoint(checkpoint_ts, max(resolved_ts, told.resolved_ts, checkpoint_ts))
-        if status.checkpoint_time and told.checkpoint_ts == self.checkpoint.checkpoint_ts:
+            checkpoint_ts = max(checkpoint_ts, reported.checkpoint_ts)
+            self.checkpoint = SpanCheckpoint(checkpoint_ts, max(resolved_ts, reported.resolved_ts, checkpoint_ts))
+        if status.checkpoint_time and reported.checkpoint_ts == self.checkpoint.checkpoint_ts:
             self.checkpoint_time = status.checkpoint_time
 
     def _in_role(self, role: Role) -> CaptureId | None:

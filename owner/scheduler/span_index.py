@@ -135,7 +135,7 @@ class SpanIndex:
         step: tuple[Ts, Ts, float] | None = None
         count = 0
         for status in statuses:
-            span, state, told, time = status
+            span, state, reported, time = status
             known = sets.get(span)
             if (
                 known is None
@@ -149,16 +149,16 @@ class SpanIndex:
                 others.append(status)
                 continue
             before_ts = known.checkpoint[0]
-            if not (before_ts <= told[0] <= told[1] >= known.checkpoint[1] and time):
+            if not (before_ts <= reported[0] <= reported[1] >= known.checkpoint[1] and time):
                 others.append(status)
                 continue
-            known.checkpoint, known.checkpoint_time = told, time
-            if step == (before_ts, told[0], time):
+            known.checkpoint, known.checkpoint_time = reported, time
+            if step == (before_ts, reported[0], time):
                 count += 1
                 continue
             if step is not None:
                 steps.append((*step, count))
-            step, count = (before_ts, told[0], time), 1
+            step, count = (before_ts, reported[0], time), 1
         if step is not None:
             steps.append((*step, count))
         for before_ts, after_ts, time, many in steps:

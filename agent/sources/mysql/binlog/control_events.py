@@ -56,7 +56,7 @@ Mentioned = Callable[[str, str], Sequence[tuple[str, str]]]
 
 class RareEvents:
     """``known`` gives the schema of a table that the binlog has not declared yet, if anybody knows it. ``interpret``
-    tells what a definition does to the tables, or None where it does nothing to ours. ``reread`` brings the rows of a
+    says what a definition does to the tables, or None where it does nothing to ours. ``reread`` brings the rows of a
     prepared transaction, by its name, its place if that is known, and the place where it is committed. ``hold`` makes a
     record of tables that cannot be followed; ``mentioned``: tables of ours that a statement names."""
 

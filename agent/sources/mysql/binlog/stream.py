@@ -67,7 +67,7 @@ class BinlogStream:
 
     ``is_wanted`` says by schema and name which tables are replicated; ``describe`` makes a schema of a table map's body
     (and may raise, to end this run); ``known`` gives the schema of a table that the binlog has not declared yet;
-    ``interpret`` tells what a definition (CREATE, ALTER, …) does to the tables, None where it does nothing to ours.
+    ``interpret`` says what a definition (CREATE, ALTER, …) does to the tables, None where it does nothing to ours.
     ``hold`` and ``mentioned``: see ``control_events``. ``rolled_back`` goes from one run to the next. ``reread`` brings
     what was prepared a while ago: see ``control_events``. ``folds_names``: tables are in lower case at the server.
     """

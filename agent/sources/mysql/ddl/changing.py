@@ -45,7 +45,7 @@ class ChangingTables:
         before = self.before[number]
         after = next((table for table in self.known.by_name.values() if table.record.table_id == number), None)
         if after is None:
-            return None if before is None or not _is_told(before) else schema_diff.dropped(before)
+            return None if before is None or not _is_declared(before) else schema_diff.dropped(before)
         if after.is_held:
             return None if before is not None and before == after else _hold(before, after)
         if before is None or before.schema is None:
@@ -57,7 +57,7 @@ class ChangingTables:
         return schema_diff.compare(before, after, columns, context, keeps_definition=True)
 
 
-def _is_told(table: KnownTable) -> bool:
+def _is_declared(table: KnownTable) -> bool:
     return table.schema is not None or table.is_held
 
 

@@ -49,7 +49,7 @@ class NotConstantError(ValueError):
 def value_of(node: exp.Expr, column: Column) -> Value:
     """``column``: for which it is the default.
 
-    :raises NotConstantError: nobody knows it.
+    :raises NotConstantError: it is not known.
     """
     match node:
         case exp.Paren():

@@ -37,7 +37,7 @@ def is_like(found: TableSchema, declared: TableSchema, *, asks_key: bool) -> boo
 
 
 def _shape(column: Column, *, is_sure: bool) -> tuple[object, ...]:
-    """What a statement tells of a column for sure: its character set only where that of the table is known."""
+    """What a statement says of a column for sure: its character set only where that of the table is known."""
     is_short = column.type_id in (FieldType.STRING, FieldType.VARCHAR)
     length = texts.length_max(column) if is_short else column.modifier
     is_bytes = types.is_binary(column) and column.type_id in types.CHARACTER_TYPES

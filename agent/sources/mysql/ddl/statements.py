@@ -12,7 +12,7 @@ from typing import Final
 from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
 from agent.sources.mysql.ddl.parser.tokens import tokens
 
-#: as many tell what a statement is
+#: so many first words say what a statement is
 _WORDS_MAX: Final = 6
 
 _DEFINING: Final = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"})

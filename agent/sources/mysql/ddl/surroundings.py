@@ -14,7 +14,7 @@ class Server:
     table's definition as it is now, None when it is gone. ``ignores_rename``: whether a table that gets this name by
     this statement shall be left out. ``time_zone``: its own, empty where it is not known. ``folds_names``: tables are
     in lower case there, however a statement spells them. ``logs_cascades``: what foreign keys do to rows is in its log,
-    or nobody minds. ``collation_of``: a database's own, 0 where nobody knows."""
+    or nobody minds. ``collation_of``: a database's own, 0 where not known."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]

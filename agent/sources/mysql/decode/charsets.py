@@ -195,7 +195,7 @@ def charset_of(collation: int) -> str:
 
 
 def collation_of(name: str) -> int:
-    """The number of one of a character set's collations, by the set's name or a collation's; 0 where nobody knows."""
+    """The number of one of a character set's collations, by the set's name or a collation's; 0 if unknown."""
     words = name.lower().split("_")
     charset = {"utf8": "utf8mb3"}.get(words[0], words[0])
     return _COLLATIONS[charset][0] if charset in _COLLATIONS else 0

@@ -60,7 +60,7 @@ def split_file_name(name: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One server's reign: ``server`` is what tells it from others, ``base`` its binlog's name without the number, and
+    """One server's reign: ``server`` distinguishes it from others, ``base`` its binlog's name without the number, and
     ``gtid`` the set that had been read when it began."""
 
     number: int

@@ -1,7 +1,8 @@
 """Date conversions: columns of dates and times that get another type, and others that become dates, as whole arrays.
 
 What a sink has of a date that no calendar has is its text (``zero_dates = string``), NULL, or nothing. Where it is NULL
-nobody can tell it from a NULL of the source: only where the server makes the same of both is the conversion known.
+it cannot be distinguished from a NULL of the source: only where the server makes the same of both is the conversion
+known.
 """
 
 import re
@@ -40,7 +41,7 @@ class _Read:
 
 
 def between(before: Column, after: Column, terms: RetypeTerms) -> Convert:
-    """:raises UnfitError: it depends on what nobody knows."""
+    """:raises UnfitError: it depends on what is not known."""
     digits, is_rounded = clocks.digits_of(after), terms.is_rounded
     if clocks.digits_of(before) <= digits or (terms.is_mariadb and after.type_id == FieldType.DATE):
         is_rounded = False  # nothing is lost, or the clock is

@@ -199,7 +199,7 @@ def real(column: Column) -> Store:
 
 
 def real_text(value: float, column: Column) -> str:
-    """As the server prints it: six digits of a FLOAT, of a DOUBLE as many as tell it from its neighbours."""
+    """As the server prints it: six digits of a FLOAT, of a DOUBLE as many as distinguish it from its neighbours."""
     if places := printed_places(column):
         return f"{value:.{places}f}"
     if column.type_id == FieldType.FLOAT:

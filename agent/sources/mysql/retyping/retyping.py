@@ -1,7 +1,7 @@
 """Retyping: what existing values become when a statement gives their column another type, as the server converts them.
 
 ``conversion`` answers for every pair of columns: they stay as they are (None), there is a function (``Exact``), or
-nobody but the server can tell (``Refused``), and the table is held. A function may refuse single values in the same
+only the server knows (``Refused``), and the table is held. A function may refuse single values in the same
 way (``DecodeError``). Most work is done on whole arrays; what is rare, on the distinct values of one.
 
 A strict server ends a statement that would lose something, so that its values are those that any server keeps: one

@@ -21,7 +21,7 @@ _MARIADB, _MYSQL = "mariadb", "mysql"
 
 @dataclass(frozen=True, slots=True)
 class RetypeTerms:
-    """``sql_mode``: None where nobody knows, as for a copy that a tool has filled. ``required``: columns that the
+    """``sql_mode``: None where it is not known, as for a copy that a tool has filled. ``required``: columns that the
     statement says NOT NULL of."""
 
     is_mariadb: bool
@@ -36,7 +36,7 @@ class RetypeTerms:
 
     @property
     def is_rounded(self) -> bool | None:
-        """What becomes of digits behind the second that have no place; None where nobody knows."""
+        """What becomes of digits behind the second that have no place; None where it is not known."""
         if self.sql_mode is None:
             return None
         return bool(self.sql_mode & _ROUNDS) if self.is_mariadb else not self.sql_mode & _TRUNCATES

@@ -18,7 +18,7 @@ BYTES: Final = types.CHARACTER_TYPES - {FieldType.VECTOR}
 
 
 def implicit_text(column: Column) -> str | None:
-    """Zero, the empty text, the first member; in text as ``fills`` reads it. None where nobody knows."""
+    """Zero, the empty text, the first member; in text as ``fills`` reads it. None where it is not known."""
     if column.type_id in ZERO:
         return ZERO[FieldType(column.type_id)]
     if column.members:

@@ -68,7 +68,7 @@ UNKNOWN: Final = Session()
 
 
 def parse_session(status: bytes) -> Session:
-    """Up to the first field that nobody knows."""
+    """Up to the first unknown field."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(status) and (end := _end(status, at)) is not None:

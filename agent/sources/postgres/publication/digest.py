@@ -98,5 +98,5 @@ def read(connection: Connection) -> str:
 
 def changes(connection: Connection) -> str:
     """Where it is what it was, no catalog row has come, gone or been written anew since."""
-    [[told]] = connection.query("EXECUTE weir_changes")
-    return str(told)
+    [[changes]] = connection.query("EXECUTE weir_changes")
+    return str(changes)

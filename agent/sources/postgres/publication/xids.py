@@ -26,7 +26,7 @@ def full(xmin: int, ahead: int) -> int:
 
 
 def is_comparable(xid: int, ahead: int) -> bool:
-    """The server can tell from 32 bits what is older than it."""
+    """The server finds from 32 bits what is older than it."""
     return ahead - xid < _COMPARABLE
 
 

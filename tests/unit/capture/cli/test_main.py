@@ -150,7 +150,7 @@ def test_operators_commands_say_what_they_did(
 def test_drain_waits_until_the_capture_is_empty(
     capsys: pytest.CaptureFixture[str], cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capture.cli.members._LOOK_S", 0.001)
+    monkeypatch.setattr("capture.cli.members._POLL_S", 0.001)
     assert main(["capture", "drain", "capture-1"]) == 0
     assert (capsys.readouterr().out, cluster.load) == ("capture capture-1 is empty: stop or restart it\n", 0)
     cluster.load = 1_000

@@ -71,7 +71,7 @@ _BYTES_TYPES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 @dataclass(frozen=True, slots=True)
 class DefinitionContext:
     """What a definition leaves out: the collation of texts, whose server it is, and in whose session it was.
-    ``is_sure``: the collation is the table's own. ``database_collation``: of its database, 0 where nobody knows."""
+    ``is_sure``: the collation is the table's own. ``database_collation``: of its database, 0 where not known."""
 
     collation: int
     is_mariadb: bool

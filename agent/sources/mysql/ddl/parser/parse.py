@@ -3,7 +3,7 @@
     statement ──► edits: a table is created, altered, renamed, dropped, or can be followed no further
               └─► ``Unparsed``: a table that has to be looked at, and what is known of its columns all the same
 
-An edit of a table that is known says what its columns are afterwards, as far as a statement can tell, and what rows
+An edit of a table that is known says what its columns are afterwards, as far as a statement says, and what rows
 that existed hold in new ones (``table_editor``). An ALTER is read part by part (``alterations``): what cannot be
 read costs its own part only. Indexes, engines, partitions and comments are no edits.
 
