@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from agent.log import attachments
 from agent.log.head import LogWriter, epoch_of
 from agent.log.segment import SegmentName
-from agent.log.storage import Entry, LogDirectory, finished_name
+from agent.log.storage import LogDirectory, finished_name
+from agent.ports.log_storage import Entry
 from reactor.ids import MAX_TS, Ts
 from reactor.records.changefeed import LogHead
 

@@ -1,44 +1,32 @@
 """Log storage: a directory per changefeed and source, on local disk or anywhere fsspec reaches.
 
-On local disk a file is written beside its place, synced and renamed, and its directory synced; on object stores a
-finished upload is atomic by itself. The *marker* is one small file at the root saying whose storage this is; captures
-compare it with what the cluster knows, since a local directory on two machines is not one log.
+The *marker* is one small file at the root saying whose storage this is; captures compare it with what the cluster
+knows, since a local directory on two machines is not one log.
 """
 
 import contextlib
-import os
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import fsspec
 import pyarrow as pa
 
 from agent.errors import LogError, LogStorageMismatchError
+from agent.log.directories import TEMPORARY, LocalDirectory, RemoteDirectory
+from agent.ports.log_storage import Entry, LogStorage
 
 _MARKER = "weir-log"
-_TEMPORARY = ".part-"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file of a log directory. ``modified_at``: Unix seconds."""
-
-    name: str
-    size: int
-    modified_at: float
 
 
 class LogDirectory:
     """The segments of one changefeed and source. Blocking; call it from worker threads."""
 
     def __init__(self, uri: str, *, changefeed: str, source: str) -> None:
-        self._files, root = _resolve(uri)
-        self._is_local = _is_local(uri)
-        self._root = f"{root.rstrip('/')}/{changefeed}/{source}"
-        self._shown = self._root if self._is_local else str(self._files.unstrip_protocol(self._root))
+        files, root = _resolve(uri)
+        path = f"{root.rstrip('/')}/{changefeed}/{source}"
+        self._storage: LogStorage = LocalDirectory(path) if _is_local(uri) else RemoteDirectory(files, path)
+        self._shown = path if _is_local(uri) else str(files.unstrip_protocol(path))
 
     def __str__(self) -> str:
         return self._shown
@@ -49,42 +37,28 @@ class LogDirectory:
 
     def names(self) -> list[str]:
         """All files, finished or not. :raises LogError: the storage refused."""
-        try:
-            if self._is_local:
-                return os.listdir(self._root)
-            self._files.invalidate_cache(self._root)
-            return [path.rsplit("/", 1)[-1] for path in self._files.ls(self._root, detail=False)]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._refused(error) from error
+        with self._errors(), contextlib.suppress(FileNotFoundError):
+            return self._storage.names()
+        return []
 
     def entries(self) -> list[Entry]:
         """As ``names``, with sizes and times. :raises LogError: the storage refused."""
-        try:
-            if self._is_local:
-                return list(_local_entries(self._root))
-            self._files.invalidate_cache(self._root)
-            return [_remote_entry(info) for info in self._files.ls(self._root, detail=True)]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._refused(error) from error
+        with self._errors(), contextlib.suppress(FileNotFoundError):
+            return self._storage.entries()
+        return []
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> int:
         """Make ``name`` with what ``fill`` writes, durable and all or nothing; returns its size.
 
         :raises LogError: the storage refused.
         """
-        try:
-            return self._write_local(name, fill) if self._is_local else self._write_remote(name, fill)
-        except OSError as error:
-            raise self._refused(error) from error
+        with self._errors():
+            return self._storage.write(name, fill)
 
     def read(self, name: str) -> bytes:
         """A small file. :raises FileNotFoundError: there is none. :raises LogError: the storage refused."""
         try:
-            return bytes(self._files.cat_file(f"{self._root}/{name}"))
+            return self._storage.read(name)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -93,29 +67,15 @@ class LogDirectory:
     def remove(self, names: Iterable[str]) -> None:
         """Remove files; what is gone already is fine. :raises LogError: the storage refused."""
         for name in names:
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    self._files.rm_file(f"{self._root}/{name}")
-            except OSError as error:
-                raise self._refused(error) from error
+            with self._errors(), contextlib.suppress(FileNotFoundError):
+                self._storage.remove(name)
 
-    def _write_local(self, name: str, fill: Callable[[BinaryIO], None]) -> int:
-        os.makedirs(self._root, exist_ok=True)
-        temporary = f"{self._root}/{_TEMPORARY}{name}"
-        with open(temporary, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.rename(temporary, f"{self._root}/{name}")
-        _sync_directory(self._root)
-        return size
-
-    def _write_remote(self, name: str, fill: Callable[[BinaryIO], None]) -> int:
-        self._files.makedirs(self._root, exist_ok=True)
-        with self._files.open(f"{self._root}/{name}", "wb") as file:
-            fill(file)
-            return int(file.tell())
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> LogError:
         reason = error.strerror or str(error)
@@ -124,12 +84,12 @@ class LogDirectory:
 
 def is_temporary(name: str) -> bool:
     """A file that a crash left half-written (or that is being written just now)."""
-    return name.startswith(_TEMPORARY)
+    return name.startswith(TEMPORARY)
 
 
 def finished_name(name: str) -> str:
     """The name that a half-written file would have got."""
-    return name.removeprefix(_TEMPORARY)
+    return name.removeprefix(TEMPORARY)
 
 
 def open_input(path: str) -> Any:
@@ -199,25 +159,3 @@ def _resolve(uri: str) -> tuple[Any, str]:
 
 def _is_local(uri: str) -> bool:
     return "://" not in uri or uri.startswith("file://")
-
-
-def _local_entries(root: str) -> Iterable[Entry]:
-    with os.scandir(root) as found:
-        for item in found:
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                status = item.stat()
-                yield Entry(item.name, status.st_size, status.st_mtime)
-
-
-def _remote_entry(info: dict[str, Any]) -> Entry:
-    modified = info.get("LastModified") or info.get("mtime") or info.get("created") or 0.0
-    seconds = modified.timestamp() if hasattr(modified, "timestamp") else float(modified)
-    return Entry(str(info["name"]).rsplit("/", 1)[-1], int(info.get("size") or 0), seconds)
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(Path(path), os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,7 +15,7 @@ import anyio
 from agent.errors import LogError, SinkFencedError, SlotInUseError, TableHeldError, TablePassingError
 from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
-from agent.log.storage import Entry
+from agent.ports.log_storage import Entry
 from agent.ports.sink import SpanRepartition
 from agent.rows.batches import SegmentRef
 from reactor.ids import TableSpan, Ts

@@ -1,0 +1,93 @@
+"""The log storage contract, over both kinds: a file is there whole or not at all, and what is gone is gone."""
+
+import itertools
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import fsspec
+import pytest
+
+from agent.log import storage as log_storage
+from agent.log.directories import LocalDirectory, RemoteDirectory
+from agent.log.storage import LogDirectory
+from agent.ports.log_storage import LogStorage
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(params=["local", "memory"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "log") if request.param == "local" else f"memory://contract-{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def storage(uri: str) -> LogStorage:
+    files, root = fsspec.core.url_to_fs(uri)
+    return RemoteDirectory(files, root) if uri.startswith("memory") else LocalDirectory(root)
+
+
+class Fill:
+    """Writes in two pieces; ``fails``: breaks off in between."""
+
+    def __init__(self, data: bytes, *, fails: bool = False) -> None:
+        self._data = data
+        self._fails = fails
+
+    def __call__(self, file: BinaryIO) -> None:
+        file.write(self._data[:3])
+        if self._fails:
+            raise OSError("disk full")
+        file.write(self._data[3:])
+
+
+def test_what_is_written_is_there(storage: LogStorage) -> None:
+    began = time.time()
+    assert storage.write("a", Fill(b"0123456789")) == 10
+    assert storage.write("b", Fill(b"")) == 0
+    assert storage.read("a") == b"0123456789"
+    assert sorted(storage.names()) == ["a", "b"]
+    entries = {entry.name: entry for entry in storage.entries()}
+    assert {name: entry.size for name, entry in entries.items()} == {"a": 10, "b": 0}
+    assert abs(entries["a"].modified_at - began) < 60
+
+
+def test_a_file_is_replaced_whole(storage: LogStorage) -> None:
+    storage.write("a", Fill(b"first and long"))
+    assert storage.write("a", Fill(b"second")) == 6
+    assert storage.read("a") == b"second"
+
+
+def test_a_file_that_was_not_finished_is_none(storage: LogStorage) -> None:
+    storage.write("a", Fill(b"before"))
+    with pytest.raises(OSError, match="disk full"):
+        storage.write("b", Fill(b"0123456789", fails=True))
+    assert [name for name in storage.names() if not log_storage.is_temporary(name)] == ["a"]
+    with pytest.raises(FileNotFoundError):
+        storage.read("b")
+
+
+def test_what_is_removed_is_gone(storage: LogStorage) -> None:
+    storage.write("a", Fill(b"x"))
+    storage.remove("a")
+    assert storage.names() == []
+    for call in (storage.read, storage.remove):
+        with pytest.raises(FileNotFoundError):
+            call("a")
+
+
+def test_a_directory_hides_what_its_storage_is(uri: str) -> None:
+    place = LogDirectory(uri, changefeed="feed", source="main")
+    assert (place.names(), place.entries()) == ([], [])
+    assert place.write("a", Fill(b"0123")) == 4
+    assert place.read("a") == b"0123"
+    with log_storage.open_input(place.path_of("a")) as file:
+        assert file.read() == b"0123"
+    place.remove(["a", "gone already"])
+    assert place.names() == []
+    assert LogDirectory(uri, changefeed="other", source="main").names() == []
+
+
+def test_the_marker_is_made_once(uri: str) -> None:
+    marker = log_storage.claim(uri, cluster_id="c", expected=None)
+    assert log_storage.claim(uri, cluster_id="c", expected=marker) == marker
