@@ -1,47 +1,46 @@
 """The capture: one member of the cluster, from registration to a clean leave.
 
-    run ─► membership ─► session lost ─► next membership, under a new id (two at once, then one in 20 s)
+    run ─► actor, under supervision ─► one membership after the other (``capture.member.capture_actor``)
              │
              ├─ session: a lease kept alive; CaptureInfo registered under it
              ├─ processors' worker: watches etcd, keeps a processor for every running changefeed
-             ├─ candidacy: campaigns, runs the owner's worker while elected
+             ├─ candidacy: the owner's actor, which campaigns, and runs the owner's worker while elected
              └─ messenger: orders and answers between captures
 
 When any part of a membership ends, all of it is cancelled at once: what still runs in threads is fenced by the sink's
 records and the log's epoch. Spark and the HTTP API outlive memberships: they belong to the process.
 """
 
-import math
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 import anyio
-import structlog
 
+from capture.actors.actor import ActorRef, Cell
+from capture.actors.supervised import Supervised
 from capture.api.changefeeds import Changefeeds
 from capture.config import ServerSettings
+from capture.errors import ActorError
+from capture.member.capture_actor import CaptureActor, CaptureMemory, LeaveCluster
 from capture.member.cluster_service import ClusterService
-from capture.member.membership import Base, Membership, live
+from capture.member.membership import Base, Membership
 from capture.member.services import DataPlane, build_works
 from capture.messaging.transport import TcpTransport, Transport
 from capture.security.secrets import looked_up
-from reactor.errors import EtcdError, LeaseExpiredError, SessionDoneError
 from reactor.messages import Liveness
+from reactor.restarts import RestartPolicy
 from reactor.settings import TlsFiles
 from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient
 
-_LIVES_BURST = 2
 _OWNER_TIMEOUT_S = 30.0
 _OWNER_LOOK_S = 0.05
-_LIFE_INTERVAL_S = 20.0
-#: between two attempts at a membership; while etcd is away they end before anybody has seen them
-_ATTEMPT_INTERVAL_S = 1.0
+#: longer than a membership takes to give away what it has
+_LEAVE_TIMEOUT_S = 120.0
+_MAILBOX_SIZE = 16
 
-_log = structlog.get_logger()
 
 Connect = Callable[[ServerSettings], Awaitable[EtcdClient]]
 
@@ -65,12 +64,9 @@ class Capture:
         self._base = Base(settings, self.data_plane, transport or TcpTransport())
         self.cluster = ClusterService(self)
         self.changefeeds = Changefeeds(self.cluster)
-        self.life: Membership | None = None
         self._connect = connect_etcd or _connect
-        self._ready = anyio.Event()
-        self._leaving = anyio.Event()
-        self._lives: deque[float] = deque(maxlen=_LIVES_BURST)
-        self._tried_at = -math.inf
+        self._state = CaptureMemory(ready=anyio.Event(), leaving=anyio.Event())
+        self._ref: ActorRef[LeaveCluster] | None = None
 
     async def run(self) -> None:
         """Be a member until ``leave``; when cancelled, stop at once.
@@ -95,23 +91,29 @@ class Capture:
             raise failure
 
     @property
+    def life(self) -> Membership | None:
+        """The present membership; None before the first and between two."""
+        return self._state.life
+
+    @property
     def liveness(self) -> Liveness:
         is_drained = self.life is not None and self.life.host.is_leaving
-        return Liveness.STOPPING if is_drained or self._leaving.is_set() else Liveness.ALIVE
+        return Liveness.STOPPING if is_drained or self._state.leaving.is_set() else Liveness.ALIVE
 
     @property
     def has_lived(self) -> bool:
-        return self._ready.is_set()
+        return self._state.ready.is_set()
 
     async def ready(self) -> None:
         """Return when registered and able to answer ``cluster``."""
-        await self._ready.wait()
+        await self._state.ready.wait()
 
     async def leave(self) -> None:
         """Give spans and workers away, unregister, let ``run`` return."""
-        self._leaving.set()
-        if self.life is not None:
-            await self.life.leave()
+        self._state.leaving.set()
+        if self._ref is not None:
+            with suppress(ActorError):  # it has left, or takes longer than anybody waits
+                await self._ref.ask(LeaveCluster(), _LEAVE_TIMEOUT_S)
 
     @classmethod
     @asynccontextmanager
@@ -136,42 +138,24 @@ class Capture:
         try:
             # who cannot move rows does not join: the first flush after a fail-over must not wait for a JVM
             await self.data_plane.start(client)
-            await self._live_on(client)
+            await self._run_actor(client)
         finally:
             with anyio.CancelScope(shield=True):
                 await self.data_plane.stop()
                 await client.close()
 
-    async def _live_on(self, client: EtcdClient) -> None:
-        """One membership after the other, until asked to leave."""
-        while not self._leaving.is_set():
-            await self._wait_turn()
-            if self._leaving.is_set():
-                return
-            try:
-                async with live(self._base, client) as life:
-                    self._lives.append(anyio.current_time())
-                    self.life = life
-                    self._ready.set()
-                    if not self._leaving.is_set():  # it may have been asked to leave while this membership began
-                        await life.wait_end()
-            except (SessionDoneError, LeaseExpiredError) as error:  # etcd may know before the session does
-                _log.warning("session lost: this capture starts again", reason=str(error))
-            except EtcdError as error:
-                if not error.retryable or not self._ready.is_set():
-                    raise
-                _log.warning("etcd failed: this capture starts again", reason=str(error))
-            finally:
-                self.life = None
-
-    async def _wait_turn(self) -> None:
-        """A capture that keeps losing its session must not flood the cluster with new members."""
-        not_before = self._tried_at + _ATTEMPT_INTERVAL_S
-        if len(self._lives) == _LIVES_BURST:
-            not_before = max(not_before, self._lives[0] + _LIFE_INTERVAL_S)
-        with anyio.move_on_at(not_before):
-            await self._leaving.wait()
-        self._tried_at = anyio.current_time()
+    async def _run_actor(self, client: EtcdClient) -> None:
+        """:raises WeirError: somebody has to mend something first."""
+        cell: Cell[LeaveCluster] = Cell(
+            lambda: CaptureActor(self._base, client, self._state), "capture", mailbox_size=_MAILBOX_SIZE
+        )
+        self._ref, supervised = cell.ref, Supervised(cell, RestartPolicy())
+        try:
+            await supervised.run()
+        finally:
+            supervised.close()
+        if self._state.failure is not None:
+            raise self._state.failure
 
 
 async def _connect(settings: ServerSettings) -> EtcdClient:

@@ -1,0 +1,106 @@
+"""Capture as an actor: one membership of the cluster after the other, until a message asks it to leave.
+
+    start ─► membership ─► session lost ─► next membership, under a new id (two at once, then one in 20 s)
+                  └── Leave: give spans and workers away, unregister, end
+
+A bug that ends a membership is a crash: nothing of it runs any more, and the next life of the actor begins another one
+under a new id, as after a lost session. What an operator has to mend (etcd refuses, no Java, foreign log storage) is no
+crash: it goes to ``fail``, and ends the capture.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from capture.actors.actor import Context
+from capture.member.membership import Base, Membership, live
+from reactor.errors import EtcdError, LeaseExpiredError, SessionDoneError, WeirError
+from reactor.store.port import EtcdClient
+
+_LIVES_BURST = 2
+_LIFE_INTERVAL_S = 20.0
+#: between two attempts at a membership; while etcd is away they end before anybody has seen them
+_ATTEMPT_INTERVAL_S = 1.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveCluster:
+    """Give spans and workers away, unregister; the actor ends. Answered when it has left."""
+
+
+@dataclass(slots=True)
+class CaptureMemory:
+    """What outlives a crash. ``life``: the present membership, None between two."""
+
+    ready: anyio.Event
+    leaving: anyio.Event
+    life: Membership | None = None
+    failure: Exception | None = None
+
+
+class CaptureActor:
+    """One life."""
+
+    def __init__(self, base: Base, client: EtcdClient, state: CaptureMemory) -> None:
+        self._base = base
+        self._client = client
+        self._state = state
+        self._context: Context | None = None
+        self._lives: deque[float] = deque(maxlen=_LIVES_BURST)
+        self._tried_at = -math.inf
+
+    async def on_start(self, context: Context) -> None:
+        self._context = context
+        context.start(self._work, "memberships")
+
+    async def handle(self, message: LeaveCluster) -> None:
+        self._state.leaving.set()
+        if self._state.life is not None:
+            await self._state.life.leave()
+
+    async def _work(self) -> None:
+        assert self._context is not None
+        try:
+            await self._live_on()
+        except Exception as error:
+            if not isinstance(error, WeirError) and self._state.ready.is_set():
+                raise
+            self._state.failure = error
+        self._context.stop()
+
+    async def _live_on(self) -> None:
+        """One membership after the other, until asked to leave."""
+        state = self._state
+        while not state.leaving.is_set():
+            await self._wait_turn()
+            if state.leaving.is_set():
+                return
+            try:
+                async with live(self._base, self._client) as life:
+                    self._lives.append(anyio.current_time())
+                    state.life = life
+                    state.ready.set()
+                    if not state.leaving.is_set():  # it may have been asked to leave while this membership began
+                        await life.wait_end()
+            except (SessionDoneError, LeaseExpiredError) as error:  # etcd may know before the session does
+                _log.warning("session lost: this capture starts again", reason=str(error))
+            except EtcdError as error:
+                if not error.retryable or not state.ready.is_set():
+                    raise
+                _log.warning("etcd failed: this capture starts again", reason=str(error))
+            finally:
+                state.life = None
+
+    async def _wait_turn(self) -> None:
+        """A capture that keeps losing its session must not flood the cluster with new members."""
+        not_before = self._tried_at + _ATTEMPT_INTERVAL_S
+        if len(self._lives) == _LIVES_BURST:
+            not_before = max(not_before, self._lives[0] + _LIFE_INTERVAL_S)
+        with anyio.move_on_at(not_before):
+            await self._state.leaving.wait()
+        self._tried_at = anyio.current_time()
