@@ -83,10 +83,12 @@ def test_a_capture_that_sleeps_past_its_lease(bed: Bed) -> None:
     break_under_load(bed, put_to_sleep, then=wake_up)
 
 
+@pytest.mark.matrix  # what comes after a kill is harder
 def test_restart_etcd(bed: Bed) -> None:
     break_under_load(bed, lambda _: bed.etcd.restart())
 
 
+@pytest.mark.matrix  # daily with a history that is forgotten, below
 def test_kill_etcd(bed: Bed) -> None:
     def kill_and_start(_: Load) -> None:
         bed.etcd.kill()
