@@ -268,7 +268,7 @@ class Owner:
             case jobs.MoveTable():
                 return [self._move_table(job, changefeed)]
             case jobs.Repartition():
-                effects, spans = changefeed.cut(feed, job, now)
+                effects, spans = changefeed.repartition(feed, job, now)
                 return [*effects, Answer(job.job_id, value=spans)]
             case jobs.Rebalance():
                 _running(changefeed).rebalance()

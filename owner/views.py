@@ -36,7 +36,7 @@ from reactor.records.sync_point import SyncPoint
 from reactor.state import ChangefeedState
 
 #: the state of spans that the sink does not have yet
-CUTTING = "cutting"
+REPARTITIONING = "repartitioning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,11 +334,11 @@ def _span(replication: ReplicationSet) -> SpanView:
 
 def _cut(facts: Facts, table: TableRecord) -> tuple[SpanView, ...]:
     """The spans that a table is getting, while nobody writes it."""
-    cut = facts.cuts.get(table.table_id)
-    if cut is None or cut.under_way is None:
+    partitioning = facts.partitionings.get(table.table_id)
+    if partitioning is None or partitioning.under_way is None:
         return ()
-    spans, ts = even_spans(table.table_id, cut.under_way.spans), cut.under_way.ts
-    return tuple(SpanView(str(span), "", CUTTING, ts, ts) for span in spans)
+    spans, ts = even_spans(table.table_id, partitioning.under_way.spans), partitioning.under_way.ts
+    return tuple(SpanView(str(span), "", REPARTITIONING, ts, ts) for span in spans)
 
 
 def _blocked_by(changefeed: Changefeed, feed: ChangefeedState, facts: Facts, limits: Limits, now: float) -> str:

@@ -49,10 +49,10 @@ class Point(StrEnum):
     #: the sink was read, "prepared" is not reported to the owner yet
     SPAN_OPENED = "span-opened"
     #: asked to run, not yet among the spans that are flushed
-    SPAN_TOLD = "span-told"
+    SPAN_ASKED = "span-asked"
     #: a table's spans are stopped and the repartition is written down; the sink has not taken it yet, or has
-    CUT_BEFORE_SINK = "cut-before-sink"
-    CUT_AFTER_SINK = "cut-after-sink"
+    REPARTITION_BEFORE_SINK = "repartition-before-sink"
+    REPARTITION_AFTER_SINK = "repartition-after-sink"
     #: the owner's capture is to change the sink's tables; they are changed, and the tables' records are not yet
     SCHEMA_BEFORE_SINK = "schema-before-sink"
     SCHEMA_AFTER_SINK = "schema-after-sink"

@@ -52,7 +52,7 @@ class ChangefeedState:
     ddl: dict[int, DdlRecord] = field(default_factory=dict)
     sync_points: dict[int, SyncPoint] = field(default_factory=dict)
     #: by table id
-    cuts: dict[int, TablePartitioning] = field(default_factory=dict)
+    partitionings: dict[int, TablePartitioning] = field(default_factory=dict)
     #: by table id
     held: dict[int, HeldTable] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class ChangefeedState:
     @property
     def exists(self) -> bool:
         """False once the last key of it is gone."""
-        tables = (self.cuts, self.held)
+        tables = (self.partitionings, self.held)
         records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, *tables, self.broken)
         return self.info is not None or self.status is not None or any(records)
 
@@ -178,7 +178,7 @@ class ClusterState:
             case keys.SyncPointKey():
                 _store_record(feed.sync_points, key.ts, SyncPoint, text, value, ts=key.ts)
             case keys.PartitioningKey():
-                _store_record(feed.cuts, key.table_id, TablePartitioning, text, value, table_id=key.table_id)
+                _store_record(feed.partitionings, key.table_id, TablePartitioning, text, value, table_id=key.table_id)
             case keys.HeldKey():
                 _store_record(feed.held, key.table_id, HeldTable, text, value, table_id=key.table_id)
 

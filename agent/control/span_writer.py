@@ -140,7 +140,7 @@ class SpanWriter:
     async def _run(self, order: effects.RunSpan) -> None:
         # the old writer has ended since the span was prepared, and may have come further before it did
         self._position = await self._runtime.open_span(self._table, self._span, order.checkpoint_ts)
-        failpoints.reach(Point.SPAN_TOLD)
+        failpoints.reach(Point.SPAN_ASKED)
         await self._flusher.tell(Join(self._position))
         self._emit(effects.SpanRunning(self._span))
         self._emit(effects.SpanProgress(self._span, self._checkpoint))

@@ -100,11 +100,15 @@ async def _check(
 
 
 async def _starts(
-    data_plane: "DataPlane", info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning], ts: Ts
+    data_plane: "DataPlane",
+    info: ChangefeedInfo,
+    unit: UnitRecord,
+    partitionings: Mapping[int, TablePartitioning],
+    ts: Ts,
 ) -> tuple[views.TablePosition, ...]:
     """From where each table will be written again. :raises JobRefusedError: from nowhere before ``ts``."""
     names = [f"{table.schema_name}.{table.name}" for table in unit.tables]
-    recorded = await data_plane.recorded(info, unit, cuts)
+    recorded = await data_plane.recorded(info, unit, partitionings)
     if recorded and all(known > ts for known in recorded):
         lowest, name = min(zip(recorded, names, strict=True))
         raise JobRefusedError(

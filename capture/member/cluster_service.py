@@ -271,7 +271,7 @@ class ClusterService:
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]:
         """By table id, of tables that are not one span, or shall not be."""
         feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
-        return feed.cuts if feed else {}
+        return feed.partitionings if feed else {}
 
     def head_of(self, changefeed_id: str) -> LogHead:
         """Where the changefeed's log is, as this capture knows; at 0 without a log."""

@@ -156,12 +156,12 @@ def _positions(feed: Feed, question: ReadPositions) -> tuple[TableRead, ...]:
 
 
 def _repartition(feed: Feed, question: RepartitionTable) -> Ts:
-    failpoints.reach(Point.CUT_BEFORE_SINK)
+    failpoints.reach(Point.REPARTITION_BEFORE_SINK)
     order = SpanRepartition(question.old, question.new, question.ts, question.number)
     sink = feed.open_sink()
     assert isinstance(sink, Splits), "no table is split whose sink cannot (preflight.refuse_split)"
     furthest_ts = sink.repartition(question.table, order)
-    failpoints.reach(Point.CUT_AFTER_SINK)
+    failpoints.reach(Point.REPARTITION_AFTER_SINK)
     return furthest_ts
 
 

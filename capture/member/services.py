@@ -81,7 +81,7 @@ class DataPlane(Protocol):
         ...
 
     async def recorded(
-        self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]
+        self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
     ) -> tuple[Ts, ...]:
         """What the sink records for each of the unit's tables; empty when it keeps no records.
 
@@ -133,9 +133,9 @@ class LocalDataPlane:
         return await self._ask(partial(check_first, spec, self._settings.cluster_id))
 
     async def recorded(
-        self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]
+        self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
     ) -> tuple[Ts, ...]:
-        return await self._ask(partial(_recorded, self.feed(info), unit, cuts))
+        return await self._ask(partial(_recorded, self.feed(info), unit, partitionings))
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
         await self._ask(partial(_check_source_again, self.feed(info), unit))
@@ -242,7 +242,7 @@ def build_works(settings: ServerSettings) -> DataPlane:
     return LocalDataPlane(settings)
 
 
-def _recorded(feed: Feed, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]) -> tuple[Ts, ...]:
+def _recorded(feed: Feed, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]) -> tuple[Ts, ...]:
     """The record of each table's slowest span."""
     sink = feed.open_sink()
     sink.check(unit.tables)
@@ -250,7 +250,9 @@ def _recorded(feed: Feed, unit: UnitRecord, cuts: Mapping[int, TablePartitioning
         return ()
     found = []
     for table in unit.tables:
-        spans = even_spans(table.table_id, cuts[table.table_id].spans if table.table_id in cuts else 1)
+        spans = even_spans(
+            table.table_id, partitionings[table.table_id].spans if table.table_id in partitionings else 1
+        )
         recorded = [sink.committed_ts(table, span) for span in spans]
         known = [ts for ts in recorded if ts is not None]
         if len(known) < len(spans):

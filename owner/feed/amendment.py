@@ -91,7 +91,7 @@ def rewound(facts: Facts, ts: Ts) -> ChangefeedStatus:
 
     :raises JobRefusedError: the log does not reach from there to here.
     """
-    repartition.refuse_while_cutting(facts)
+    repartition.refuse_while_repartitioning(facts)
     info, status, head = facts.info, facts.status, facts.head
     known = max(status.checkpoint_ts, head.resolved_ts if head else Ts(0))
     if ts > known:

@@ -62,8 +62,8 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
     head, status = facts.head, facts.status
     if head is None:
         return "sync: the change log has not begun"
-    if cutting := run.repartitions.waiting(facts.cuts):
-        return cutting
+    if repartitioned := run.repartitions.waiting(facts.partitionings):
+        return repartitioned
     sets = [known for known in run.coordinator.sets.values() if known.span.table_id not in facts.held]
     homeless = [replication for replication in sets if replication.primary is None]
     if homeless or (not sets and facts.flowing):

@@ -143,7 +143,7 @@ class Changefeed:
         self.machine.reset()
         return self._commit(feed, info, amendment.rewound(facts, ts), now=now)
 
-    def cut(self, feed: ChangefeedState, wish: Repartition, now: float) -> tuple[list[Effect], int]:
+    def repartition(self, feed: ChangefeedState, wish: Repartition, now: float) -> tuple[list[Effect], int]:
         """Also how many spans the table has until then. :raises JobRefusedError: there is no such table, or it has no
         key."""
         info = _existing(feed)
@@ -166,7 +166,7 @@ class Changefeed:
         if self.run is None or not is_running(info.state):
             raise JobRefusedError(f"changefeed {self.id} is {info.state}: nothing to hold; resume it first")
         facts = Facts.of(feed, info)
-        known = [*self.run.positions(), *self.run.repartitions.standing(facts.cuts)]
+        known = [*self.run.positions(), *self.run.repartitions.standing(facts.partitionings)]
         furthest = max([facts.status.checkpoint_ts, *(position.checkpoint_ts for position in known)])
         if furthest > ts:
             raise JobRefusedError(f"changefeed {self.id} is at {furthest}, past {ts}; hold it at a later Ts")
@@ -177,12 +177,11 @@ class Changefeed:
         if self.hold is not None and now >= self.hold.until:
             self.hold = None
         sync_point_ts = self.sync_points.hold_ts if self.sync_points else None
-        cuts = self.run.repartitions.holds if self.run else {}
         return barrier.limits(
             facts.info.target_ts,
             self.hold,
             facts.pending_ddl,
-            cuts=cuts,
+            repartitions=self.run.repartitions.holds if self.run else {},
             sync_point_ts=sync_point_ts,
             held=facts.held,
             names=facts.waiting_names,
@@ -209,7 +208,7 @@ class Changefeed:
         taken = processor_reports.take(
             feed.positions, world.alive, cluster=site.cluster, namespace=site.namespace, feed=self.id
         )
-        errors, joins = repartition.joined([*taken.errors, *self._errors], feed.cuts)
+        errors, joins = repartition.joined([*taken.errors, *self._errors], feed.partitionings)
         self._errors = []
         facts = self._facts_of(feed, info)
         verdict, errors = self._judge_tables(facts, [*errors, *taken.tables], world, now)
@@ -269,7 +268,8 @@ class Changefeed:
         self._errors += run.errors()
         effects += self._tick_sync_points(run, facts, now)
         effects += self._change_schemas(run, facts, now)
-        effects += run.recut(facts, now, is_held=self.sync_points is not None and self.sync_points.hold_ts is not None)
+        is_held = self.sync_points is not None and self.sync_points.hold_ts is not None
+        effects += run.repartition(facts, now, is_held=is_held)
         status, after = self._judge(run, facts, limits, conditions, now)
         self.latest = status
         changed, effected = len(verdict.changes), len(verdict.effects)

@@ -86,7 +86,7 @@ def _delete_all(feed: ChangefeedState, cluster: str, namespace: str) -> patches.
         *(keys.LogKey(cluster, namespace, feed.id, source) for source in sorted(feed.heads)),
         *(keys.DdlKey(cluster, namespace, feed.id, ts) for ts in sorted(feed.ddl)),
         *(keys.SyncPointKey(cluster, namespace, feed.id, ts) for ts in sorted(feed.sync_points)),
-        *(keys.PartitioningKey(cluster, namespace, feed.id, table) for table in sorted(feed.cuts)),
+        *(keys.PartitioningKey(cluster, namespace, feed.id, table) for table in sorted(feed.partitionings)),
         *(keys.HeldKey(cluster, namespace, feed.id, table) for table in sorted(feed.held)),
     ]
     unreadable = [keys.parse(key) for key in sorted(feed.broken)]

@@ -53,15 +53,15 @@ class Run:
 
         :raises owner.errors.SpanError: the captures contradict each other.
         """
-        cuts = self.repartitions.cuts(facts.cuts)
-        self._away = frozenset(id for id, spans in cuts.items() if not spans) if cuts else _NONE
+        table_spans = self.repartitions.table_spans(facts.partitionings)
+        self._away = frozenset(id for id, spans in table_spans.items() if not spans) if table_spans else _NONE
         effects = self.coordinator.poll(
             self._starts_of(facts),
             world.alive,
             messages,
             limits.barrier,
             now,
-            cuts=cuts,
+            table_spans=table_spans,
             floor_ts=facts.status.checkpoint_ts,
             stragglers=facts.stragglers,
             heartbeat_budget=world.heartbeat_budget,
@@ -79,7 +79,7 @@ class Run:
         self.head_stall.note(facts.head and (facts.head.resolved_ts, facts.head.resolved_time), now)
         standing = [
             at
-            for at in self.repartitions.standing(facts.cuts)
+            for at in self.repartitions.standing(facts.partitionings)
             if at.span.table_id in starts and at.span.table_id not in facts.held
         ]
         lowest = self.coordinator.lowest
@@ -94,7 +94,7 @@ class Run:
         begun = [starts[table] for table in self._counted(facts)]
         return advance(slowest, None, limits, start_ts=max([facts.status.checkpoint_ts, *begun]))
 
-    def recut(self, facts: Facts, now: float, *, is_held: bool) -> list[Effect]:
+    def repartition(self, facts: Facts, now: float, *, is_held: bool) -> list[Effect]:
         """Tables that shall have other spans, one step on."""
         sets, captures = self.coordinator.sets, len(self.coordinator.captures.serving())
         return self.repartitions.tick(facts, sets, captures, now, is_held=is_held)

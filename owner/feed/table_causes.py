@@ -29,8 +29,8 @@ def _warnings(facts: Facts) -> Iterator[tuple[int, str]]:
 
 
 def _new_spans(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
-    for table in facts.cuts:
-        if cause := run.repartitions.waiting({table: facts.cuts[table]}):
+    for table in facts.partitionings:
+        if cause := run.repartitions.waiting({table: facts.partitionings[table]}):
             yield table, cause
 
 

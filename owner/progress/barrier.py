@@ -48,18 +48,20 @@ def limits(
     hold: Hold | None,
     ddl: Collection[DdlRecord],
     *,
-    cuts: Mapping[int, Ts] = MappingProxyType({}),
+    repartitions: Mapping[int, Ts] = MappingProxyType({}),
     sync_point_ts: Ts | None = None,
     held: Collection[int] = (),
     names: Mapping[int, str] = MappingProxyType({}),
 ) -> Limits:
-    """The barrier that all of them together make. ``cuts``: tables that wait for new spans, and where. ``held``: tables
-    that nobody waits for. ``names``: schema.name of tables."""
-    if target_ts is None and hold is None and sync_point_ts is None and not cuts and not ddl:
+    """The barrier that all of them together make. ``repartitions``: tables that wait for new spans, and where.
+    ``held``: tables that nobody waits for. ``names``: schema.name of tables."""
+    if target_ts is None and hold is None and sync_point_ts is None and not repartitions and not ddl:
         return _FREE
     changes = {table: ts for table, ts in _first_by_table(ddl).items() if table not in held}
-    cuts = {table: ts for table, ts in cuts.items() if table not in held}
-    tables = {table: min(changes.get(table, MAX_TS), cuts.get(table, MAX_TS)) for table in {**changes, **cuts}}
+    repartitions = {table: ts for table, ts in repartitions.items() if table not in held}
+    tables = {
+        table: min(changes.get(table, MAX_TS), repartitions.get(table, MAX_TS)) for table in {**changes, **repartitions}
+    }
     named = sorted(tables.items(), key=lambda item: (item[1], item[0]))
     kept, rest = named[:TABLE_BARRIERS_MAX], named[TABLE_BARRIERS_MAX:]
     globals_ = {
@@ -72,7 +74,7 @@ def limits(
     global_ts = min(everything.values(), default=MAX_TS)
     min_table_ts = min([global_ts, *tables.values()])
     barrier = Barrier(global_ts, tuple((table, ts) for table, ts in kept if ts < global_ts))
-    return Limits(barrier, min_table_ts, _reason(everything, changes, cuts, min_table_ts, names))
+    return Limits(barrier, min_table_ts, _reason(everything, changes, repartitions, min_table_ts, names))
 
 
 def _first_by_table(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
@@ -87,7 +89,7 @@ def _first_by_table(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
 def _reason(
     everything: Mapping[str, Ts],
     changes: Mapping[int, Ts],
-    cuts: Mapping[int, Ts],
+    repartitions: Mapping[int, Ts],
     lowest_ts: Ts,
     names: Mapping[int, str],
 ) -> str:
@@ -99,8 +101,8 @@ def _reason(
     changing = [table for table, ts in changes.items() if ts == lowest_ts]
     if changing:
         return f"barrier schema change of {_tables(changing, names)} at {lowest_ts}"
-    cutting = [table for table, ts in cuts.items() if ts == lowest_ts]
-    return f"barrier new spans of {_tables(cutting, names)} at {lowest_ts}"
+    repartitioned = [table for table, ts in repartitions.items() if ts == lowest_ts]
+    return f"barrier new spans of {_tables(repartitioned, names)} at {lowest_ts}"
 
 
 def _tables(ids: Iterable[int], names: Mapping[int, str]) -> str:

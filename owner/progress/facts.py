@@ -44,7 +44,7 @@ class Facts:
     head: LogHead | None
     sync_points: tuple[SyncPoint, ...] = ()
     #: tables that are, were, or shall be repartitioned, by id
-    cuts: Mapping[int, TablePartitioning] = field(default_factory=dict)
+    partitionings: Mapping[int, TablePartitioning] = field(default_factory=dict)
     #: schema changes by Ts, done ones too
     ddl: Mapping[int, DdlRecord] = field(default_factory=dict)
     #: tables that cannot continue while the others do, by id
@@ -55,7 +55,7 @@ class Facts:
         status = feed.status or ChangefeedStatus(checkpoint_ts=info.start_ts)
         points = tuple(feed.sync_points[ts] for ts in sorted(feed.sync_points))
         unit, head = feed.units.get(SOURCE), feed.heads.get(SOURCE)
-        return cls(info, status, unit, head, points, feed.cuts, feed.ddl, feed.held)
+        return cls(info, status, unit, head, points, feed.partitionings, feed.ddl, feed.held)
 
     @cached_property
     def unit(self) -> Unit | None:
@@ -84,7 +84,7 @@ class Facts:
     @cached_property
     def waiting_names(self) -> Mapping[int, str]:
         """schema.name of tables that schema changes or repartitions wait for."""
-        waiting = {id for record in self.pending_ddl for id in record.pending_ids} | self.cuts.keys()
+        waiting = {id for record in self.pending_ddl for id in record.pending_ids} | self.partitionings.keys()
         return {id: self.name_of(id) for id in waiting}
 
     @cached_property

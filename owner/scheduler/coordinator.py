@@ -16,7 +16,7 @@ from owner.scheduler.lowest import Lowest
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
 from owner.scheduler.replication import Order, ReplicationSet
 from owner.scheduler.span_index import SpanIndex
-from owner.scheduler.spans import Cuts, refuse_overlap, spans_of, wanted_spans
+from owner.scheduler.spans import TableSpans, refuse_overlap, spans_of, wanted_spans
 from owner.scheduler.tasks import Burst, Task
 from owner.scheduler.view import View
 from owner.settings import SchedulerSettings
@@ -35,7 +35,7 @@ from reactor.messages import (
     WorkerStatus,
 )
 
-_NO_CUTS: Cuts = {}
+_ALL_WHOLE: TableSpans = {}
 _NO_STRAGGLERS: Mapping[int, Ts] = {}
 _NO_FLOOR = Ts(0)
 _STRAY = (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
@@ -75,11 +75,11 @@ class Coordinator:
         self.drain_target: CaptureId | None = None
         self._settings = settings
         self._tables: Mapping[int, Ts] | None = None
-        self._cuts: Cuts = {}
+        self._table_spans: TableSpans = {}
         self._floor_ts = Ts(0)
         self._stragglers: Mapping[int, Ts] = {}
         #: the tables, partitionings and stragglers that the span index's wanted spans were made of
-        self._wanted_of: tuple[Mapping[int, Ts] | None, Cuts, frozenset[int]] = (None, {}, frozenset())
+        self._wanted_of: tuple[Mapping[int, Ts] | None, TableSpans, frozenset[int]] = (None, {}, frozenset())
         self._wishes: dict[TableSpan, CaptureId] = {}
         self._wants_rebalance = False
         self._balance_at = 0.0
@@ -96,7 +96,7 @@ class Coordinator:
         barrier: Barrier,
         now: float,
         *,
-        cuts: Cuts = _NO_CUTS,
+        table_spans: TableSpans = _ALL_WHOLE,
         floor_ts: Ts = _NO_FLOOR,
         stragglers: Mapping[int, Ts] = _NO_STRAGGLERS,
         heartbeat_budget: HeartbeatBudget | None = None,
@@ -109,7 +109,7 @@ class Coordinator:
 
         :raises owner.errors.SpanError: the captures contradict each other; the changefeed must run again.
         """
-        self._tables, self._cuts, self._floor_ts, self._stragglers = tables, cuts, floor_ts, stragglers
+        self._tables, self._table_spans, self._floor_ts, self._stragglers = tables, table_spans, floor_ts, stragglers
         self.captures.handle_alive(alive)
         orders = self._handle_lost()
         for message in messages:
@@ -237,7 +237,7 @@ class Coordinator:
             for status in statuses:
                 by_span.setdefault(status.span, {})[capture] = status
         for span, reported in sorted(by_span.items()):
-            if span in spans_of(span.table_id, self._cuts):
+            if span in spans_of(span.table_id, self._table_spans):
                 self.span_index.add(ReplicationSet.rebuild(span, self._start_of(span), reported))
             else:
                 orders += [Order(c, RemoveSpan(span)) for c, at in sorted(reported.items()) if at.state in _STRAY]
@@ -255,8 +255,8 @@ class Coordinator:
     def _schedule(self, now: float) -> list[Order]:
         if self._is_cut_anew():
             aside = frozenset(self._stragglers)
-            self.span_index.want(wanted_spans(self._tables or (), self._cuts), aside=aside)
-            self._wanted_of = (self._tables, self._cuts, aside)
+            self.span_index.want(wanted_spans(self._tables or (), self._table_spans), aside=aside)
+            self._wanted_of = (self._tables, self._table_spans, aside)
         self.inflight.clear_finished(self.span_index)
         self._drop_leftovers()
         view = self._view()
@@ -267,8 +267,8 @@ class Coordinator:
         return orders
 
     def _is_cut_anew(self) -> bool:
-        tables, cuts, aside = self._wanted_of
-        return self._tables is not tables or self._cuts != cuts or self._stragglers.keys() != aside
+        tables, table_spans, aside = self._wanted_of
+        return self._tables is not tables or self._table_spans != table_spans or self._stragglers.keys() != aside
 
     def _drop_leftovers(self) -> None:
         for span in sorted(self.span_index.surplus):
@@ -281,7 +281,9 @@ class Coordinator:
         :raises owner.errors.InconsistentSpanError: a span that should not be replicated lies across one that should.
         """
         tables = self._tables or ()
-        refuse_overlap((span for span in self.span_index.surplus if span.table_id in tables), self.sets, self._cuts)
+        refuse_overlap(
+            (span for span in self.span_index.surplus if span.table_id in tables), self.sets, self._table_spans
+        )
 
     def _next_tasks(self, view: View, now: float) -> Sequence[Task | Burst]:
         """The first policy with something to do decides this round."""

@@ -16,7 +16,7 @@ from reactor.ids import KEY_SPACE, TableSpan
 SPANS_MAX = 100
 
 #: the spans of those tables that are not one whole span; none: nobody may write the table now
-Cuts = Mapping[int, tuple[TableSpan, ...]]
+TableSpans = Mapping[int, tuple[TableSpan, ...]]
 
 
 @lru_cache(maxsize=4096)
@@ -26,16 +26,16 @@ def even_spans(table_id: int, count: int) -> tuple[TableSpan, ...]:
     return tuple(TableSpan(table_id, start, end) for start, end in pairwise(ends))
 
 
-def spans_of(table_id: int, cuts: Cuts) -> tuple[TableSpan, ...]:
+def spans_of(table_id: int, table_spans: TableSpans) -> tuple[TableSpan, ...]:
     """The spans of one table that should be replicated."""
-    spans = cuts.get(table_id)
+    spans = table_spans.get(table_id)
     return (TableSpan(table_id),) if spans is None else spans
 
 
-def wanted_spans(tables: Iterable[int], cuts: Cuts) -> Iterator[TableSpan]:
+def wanted_spans(tables: Iterable[int], table_spans: TableSpans) -> Iterator[TableSpan]:
     """The spans of ``tables`` that should be replicated, sorted."""
     for table in sorted(tables):
-        yield from spans_of(table, cuts)
+        yield from spans_of(table, table_spans)
 
 
 def shared_spans(captures: int) -> int:
@@ -48,12 +48,12 @@ def span_count(rows: int, captures: int, *, rows_per_span: int) -> int:
     return max(1, min(shared_spans(captures), rows // rows_per_span))
 
 
-def refuse_overlap(leftovers: Iterable[TableSpan], known: Collection[TableSpan], cuts: Cuts) -> None:
+def refuse_overlap(leftovers: Iterable[TableSpan], known: Collection[TableSpan], table_spans: TableSpans) -> None:
     """``leftovers`` should not be replicated (any more): none may lie across one that should be, and is known.
 
     :raises InconsistentSpanError: a range of keys would have two writers.
     """
     for span in leftovers:
-        for other in spans_of(span.table_id, cuts):
+        for other in spans_of(span.table_id, table_spans):
             if other != span and other in known and other.start < span.end and span.start < other.end:
                 raise InconsistentSpanError(f"spans {span} and {other} of one table overlap; the changefeed runs again")

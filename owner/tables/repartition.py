@@ -24,7 +24,7 @@ from owner.errors import JobRefusedError
 from owner.progress.watermark import SpanPosition
 from owner.questions import RepartitionTable
 from owner.scheduler.replication import ReplicationSet, SetState
-from owner.scheduler.spans import SPANS_MAX, Cuts, even_spans, span_count
+from owner.scheduler.spans import SPANS_MAX, TableSpans, even_spans, span_count
 from owner.tables.refusal import Refusal
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log, WakeAt
@@ -48,10 +48,10 @@ _RETRY_S = 5.0
 #: answers with an error after which the table is held
 _FAILURES_MAX = 3
 #: the code of its hold
-SINK_CUT = "SinkCut"
+SINK_REPARTITION = "SinkRepartition"
 #: records that the policy writes in one transaction
 _POLICY_BATCH = 50
-_NO_CUTS: Cuts = {}
+_ALL_WHOLE: TableSpans = {}
 
 
 class Repartitions:
@@ -71,21 +71,24 @@ class Repartitions:
         self._tables: dict[int, TableRecord] = {}
         self._tables_of: object = None
 
-    def cuts(self, stored: Mapping[int, TablePartitioning]) -> Cuts:
+    def table_spans(self, stored: Mapping[int, TablePartitioning]) -> TableSpans:
         """What the scheduler shall replicate of tables that are not one span."""
         if not stored:
-            return _NO_CUTS
-        return {id: () if self._is_away(cut) else even_spans(id, cut.spans) for id, cut in stored.items()}
+            return _ALL_WHOLE
+        return {
+            id: () if self._is_away(partitioning) else even_spans(id, partitioning.spans)
+            for id, partitioning in stored.items()
+        }
 
     def standing(self, stored: Mapping[int, TablePartitioning]) -> list[SpanPosition]:
         """Positions of the tables whose spans are not replicated because they are being repartitioned."""
-        away = [cut for cut in stored.values() if self._is_away(cut)] if stored else []
-        return [SpanPosition(TableSpan(cut.table_id), self._stands_at(cut)) for cut in away]
+        away = [partitioning for partitioning in stored.values() if self._is_away(partitioning)] if stored else []
+        return [SpanPosition(TableSpan(partitioning.table_id), self._stands_at(partitioning)) for partitioning in away]
 
     def waiting(self, stored: Mapping[int, TablePartitioning]) -> str:
         """Which tables nobody writes because they are being repartitioned, and why that takes so long; empty without
         any."""
-        away = sorted(cut.table_id for cut in stored.values() if self._is_away(cut))
+        away = sorted(partitioning.table_id for partitioning in stored.values() if self._is_away(partitioning))
         if not away:
             return ""
         trouble = [f": {self.trouble[id]}" for id in away if id in self.trouble]
@@ -117,14 +120,16 @@ class Repartitions:
         if self._tables_of is not facts.tables:
             self._tables_of, self._tables = facts.tables, {table.table_id: table for table in facts.tables}
         effects: list[Effect] = []
-        for cut in list(facts.cuts.values()):
-            table = self._tables.get(cut.table_id)
+        for partitioning in list(facts.partitionings.values()):
+            table = self._tables.get(partitioning.table_id)
             if table is None:
-                effects += self._forget(facts, cut, sets)
-            elif cut.under_way is None and (cut.wanted == cut.spans or cut.table_id in facts.held):
-                self._rest(cut.table_id)
+                effects += self._forget(facts, partitioning, sets)
+            elif partitioning.under_way is None and (
+                partitioning.wanted == partitioning.spans or partitioning.table_id in facts.held
+            ):
+                self._rest(partitioning.table_id)
             else:
-                effects += self._go_on(facts, table, cut, sets, now, is_held=is_held)
+                effects += self._go_on(facts, table, partitioning, sets, now, is_held=is_held)
         return effects + self._plan(facts, captures)
 
     def next_at(self) -> float:
@@ -132,16 +137,23 @@ class Repartitions:
         return min(self._ask_at.values()) if self._ask_at else float("inf")
 
     def _go_on(
-        self, facts: "Facts", table: TableRecord, cut: TablePartitioning, sets: Sets, now: float, *, is_held: bool
+        self,
+        facts: "Facts",
+        table: TableRecord,
+        partitioning: TablePartitioning,
+        sets: Sets,
+        now: float,
+        *,
+        is_held: bool,
     ) -> list[Effect]:
-        if cut.under_way is not None:
-            return self._await_sink(facts, table, cut, cut.under_way, now)
-        if cut.table_id in self._stopping:
-            return self._await_stop(facts, cut, sets)
-        return self._bring_together(cut, facts.status.checkpoint_ts, sets, now, is_held=is_held)
+        if partitioning.under_way is not None:
+            return self._await_sink(facts, table, partitioning, partitioning.under_way, now)
+        if partitioning.table_id in self._stopping:
+            return self._await_stop(facts, partitioning, sets)
+        return self._bring_together(partitioning, facts.status.checkpoint_ts, sets, now, is_held=is_held)
 
     def _bring_together(
-        self, cut: TablePartitioning, checkpoint_ts: Ts, sets: Sets, now: float, *, is_held: bool
+        self, partitioning: TablePartitioning, checkpoint_ts: Ts, sets: Sets, now: float, *, is_held: bool
     ) -> list[Effect]:
         """Move the hold to the furthest span until it has been sent to all and none is past it.
 
@@ -150,33 +162,41 @@ class Repartitions:
         """
         if is_held:
             return []
-        id, spans = cut.table_id, [sets.get(span) for span in even_spans(cut.table_id, cut.spans)]
+        id, spans = (
+            partitioning.table_id,
+            [sets.get(span) for span in even_spans(partitioning.table_id, partitioning.spans)],
+        )
         known = [span for span in spans if span is not None and span.state is SetState.REPLICATING]
         positions = [span.checkpoint.checkpoint_ts for span in known]
         before = self.holds.get(id)
         self.holds[id] = max([before or checkpoint_ts, *positions])
-        is_together = len(known) == cut.spans and min(positions) == before == self.holds[id]
+        is_together = len(known) == partitioning.spans and min(positions) == before == self.holds[id]
         if is_together:
             self._stopping.add(id)
             return [WakeAt(now)]
         return [] if self.holds[id] == before else [WakeAt(now)]
 
-    def _await_stop(self, facts: "Facts", cut: TablePartitioning, sets: Sets) -> list[Effect]:
-        if any(span.table_id == cut.table_id for span in sets):
+    def _await_stop(self, facts: "Facts", partitioning: TablePartitioning, sets: Sets) -> list[Effect]:
+        if any(span.table_id == partitioning.table_id for span in sets):
             return []
-        under_way = RepartitionUnderWay(spans=cut.wanted, ts=self.holds[cut.table_id])
-        return [self._commit(facts, cut, cut.with_(under_way=under_way))]
+        under_way = RepartitionUnderWay(spans=partitioning.wanted, ts=self.holds[partitioning.table_id])
+        return [self._commit(facts, partitioning, partitioning.with_(under_way=under_way))]
 
     def _await_sink(
-        self, facts: "Facts", table: TableRecord, cut: TablePartitioning, under_way: RepartitionUnderWay, now: float
+        self,
+        facts: "Facts",
+        table: TableRecord,
+        partitioning: TablePartitioning,
+        under_way: RepartitionUnderWay,
+        now: float,
     ) -> list[Effect]:
         """Ask, ask again, and take the answer to the last question."""
-        id, number = cut.table_id, cut.number + 1
+        id, number = partitioning.table_id, partitioning.number + 1
         self._stopping.add(id)
         asked, answer = self._answers.pop(id, (None, None))
         if asked is not None and answer is not None and (asked.number, asked.ts) == (number, under_way.ts):
             if answer.answer is not None and answer.error is None:
-                return self._settle(facts, cut, under_way, answer.answer)
+                return self._settle(facts, partitioning, under_way, answer.answer)
             why = answer.error.message if answer.error else "it said nothing"
             self.trouble[id] = why
             is_under_way = answer.error is not None and answer.error.code == UNDER_WAY
@@ -185,7 +205,7 @@ class Repartitions:
         if now < self._ask_at.get(id, now):
             return []
         self._ask_at[id] = now + _ASK_AGAIN_S
-        spans = even_spans(id, cut.spans), even_spans(id, under_way.spans)
+        spans = even_spans(id, partitioning.spans), even_spans(id, under_way.spans)
         return [Ask(facts.info.id, facts.info, RepartitionTable(table, *spans, under_way.ts, number))]
 
     def _note_failure(self, table: TableRecord, ts: Ts, text: str) -> None:
@@ -193,28 +213,28 @@ class Repartitions:
         id = table.table_id
         self._failures[id] = self._failures.get(id, 0) + 1
         if self._failures[id] == _FAILURES_MAX:
-            error = RunningError(code=SINK_CUT, message=text, table_id=id, scope=Scope.TABLE)
+            error = RunningError(code=SINK_REPARTITION, message=text, table_id=id, scope=Scope.TABLE)
             self._refusals.append(Refusal(id, f"{table.schema_name}.{table.name}", ts, HoldOrigin.WRITE, error))
 
     def _settle(
-        self, facts: "Facts", cut: TablePartitioning, under_way: RepartitionUnderWay, furthest_ts: Ts
+        self, facts: "Facts", partitioning: TablePartitioning, under_way: RepartitionUnderWay, furthest_ts: Ts
     ) -> list[Effect]:
-        fields = (("changefeed", facts.info.id), ("table_id", cut.table_id), ("ts", under_way.ts))
-        self._rest(cut.table_id)
+        fields = (("changefeed", facts.info.id), ("table_id", partitioning.table_id), ("ts", under_way.ts))
+        self._rest(partitioning.table_id)
         if furthest_ts > under_way.ts:
-            self.holds[cut.table_id] = furthest_ts
+            self.holds[partitioning.table_id] = furthest_ts
             log = Log("info", "a span was past its table's Ts: repartition starts again", fields)
-            return [self._commit(facts, cut, cut.with_(under_way=None)), log]
-        done = cut.with_(spans=under_way.spans, number=cut.number + 1, under_way=None)
+            return [self._commit(facts, partitioning, partitioning.with_(under_way=None)), log]
+        done = partitioning.with_(spans=under_way.spans, number=partitioning.number + 1, under_way=None)
         log = Log("info", "a table is repartitioned", (*fields, ("spans", done.spans)))
-        return [self._commit(facts, cut, done), log]
+        return [self._commit(facts, partitioning, done), log]
 
-    def _forget(self, facts: "Facts", cut: TablePartitioning, sets: Sets) -> list[Effect]:
+    def _forget(self, facts: "Facts", partitioning: TablePartitioning, sets: Sets) -> list[Effect]:
         """The table is gone; one that comes after it under the same id is one span again."""
-        self._rest(cut.table_id)
-        if any(span.table_id == cut.table_id for span in sets):
+        self._rest(partitioning.table_id)
+        if any(span.table_id == partitioning.table_id for span in sets):
             return []
-        return [Commit(patches.group([patches.delete(self._key(facts, cut.table_id))]))]
+        return [Commit(patches.group([patches.delete(self._key(facts, partitioning.table_id))]))]
 
     def _rest(self, table_id: int) -> None:
         self.holds.pop(table_id, None)
@@ -232,17 +252,17 @@ class Repartitions:
         wishes = []
         for table in facts.tables:
             count = span_count(table.rows_estimated, captures, rows_per_span=config.split_rows)
-            if count > 1 and table.key and table.table_id not in facts.cuts:
+            if count > 1 and table.key and table.table_id not in facts.partitionings:
                 wishes.append(TablePartitioning(table_id=table.table_id, wanted=count))
         self._is_planned = len(wishes) <= _POLICY_BATCH
         changes = [self._patch(facts, None, wish) for wish in wishes[:_POLICY_BATCH]]
         return [Commit(patches.group(changes))] if changes else []
 
-    def _is_away(self, cut: TablePartitioning) -> bool:
-        return cut.under_way is not None or cut.table_id in self._stopping
+    def _is_away(self, partitioning: TablePartitioning) -> bool:
+        return partitioning.under_way is not None or partitioning.table_id in self._stopping
 
-    def _stands_at(self, cut: TablePartitioning) -> Ts:
-        return cut.under_way.ts if cut.under_way else self.holds[cut.table_id]
+    def _stands_at(self, partitioning: TablePartitioning) -> Ts:
+        return partitioning.under_way.ts if partitioning.under_way else self.holds[partitioning.table_id]
 
     def _commit(self, facts: "Facts", seen: TablePartitioning, new: TablePartitioning) -> Commit:
         return Commit(patches.group([self._patch(facts, seen, new)]))
@@ -255,18 +275,18 @@ class Repartitions:
 
 
 def joined(
-    errors: Sequence[RunningError], cuts: Mapping[int, TablePartitioning]
+    errors: Sequence[RunningError], partitionings: Mapping[int, TablePartitioning]
 ) -> tuple[list[RunningError], list[tuple[TablePartitioning, TablePartitioning]]]:
     """``errors`` with those mended that several spans of a table have and one has not, and how: as it is, as it shall
     be."""
     rest, wishes = [], {}
     for error in errors:
-        cut = cuts.get(error.table_id) if error.table_id is not None else None
-        if error.code != ROW_MOVED or cut is None:
+        partitioning = partitionings.get(error.table_id) if error.table_id is not None else None
+        if error.code != ROW_MOVED or partitioning is None:
             rest.append(error)
             continue
         rest.append(error.with_(retryable=True))
-        wishes[cut.table_id] = (cut, cut.with_(wanted=1))
+        wishes[partitioning.table_id] = (partitioning, partitioning.with_(wanted=1))
     return rest, [(before, after) for before, after in wishes.values() if before != after]
 
 
@@ -289,17 +309,18 @@ def asked(facts: "Facts", table_id: int, spans: int) -> tuple[TablePartitioning 
         )
     if not 1 <= spans <= SPANS_MAX:
         raise JobRefusedError(f"a table has 1 to {SPANS_MAX} spans, not {spans}")
-    before = facts.cuts.get(table_id)
+    before = facts.partitionings.get(table_id)
     return before, (before or TablePartitioning(table_id=table_id)).with_(wanted=spans)
 
 
-def refuse_while_cutting(facts: "Facts") -> None:
+def refuse_while_repartitioning(facts: "Facts") -> None:
     """:raises JobRefusedError: the sink may, or may not, have got other spans at the Ts that is written down."""
-    for cut in facts.cuts.values():
-        if cut.under_way is not None:
+    for partitioning in facts.partitionings.values():
+        if partitioning.under_way is not None:
             raise JobRefusedError(
-                f"table {cut.table_id} of changefeed {facts.info.id} is being repartitioned at {cut.under_way.ts}: its "
-                "position cannot change now; resume it without one, and wait until tables shows its spans"
+                f"table {partitioning.table_id} of changefeed {facts.info.id} is being repartitioned at "
+                f"{partitioning.under_way.ts}: its position cannot change now; resume it without one, and wait "
+                "until tables shows its spans"
             )
 
 

@@ -197,7 +197,9 @@ class SchemaChanges:
         place = (self._cluster, info.namespace, info.id)
         over = part.table_ids if _is_over(part, facts) else frozenset[int]()
         gone = sorted({change.table_id for change in part.changes if change.table is None} | over)
-        cuts = [patches.delete(keys.PartitioningKey(*place, table)) for table in gone if table in facts.cuts]
+        partitionings = [
+            patches.delete(keys.PartitioningKey(*place, table)) for table in gone if table in facts.partitionings
+        ]
         holds = [patches.delete(keys.HeldKey(*place, table)) for table in gone if table in facts.held]
         before = [
             record,
@@ -208,7 +210,7 @@ class SchemaChanges:
                 [
                     *(patches.replace_record(keys.DdlKey(*place, old.ts), old, _without(old, part)) for old in before),
                     patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: changed(old, part)),
-                    *cuts,
+                    *partitionings,
                     *holds,
                 ]
             )

@@ -252,7 +252,11 @@ class Checks:
             coordinator, ends = changefeed.run.coordinator, dict[int, int]()
             for span in sorted(coordinator.sets):
                 parked = span.table_id not in (coordinator._tables or ())
-                if parked or span.table_id in coordinator._stragglers or coordinator._cuts.get(span.table_id) == ():
+                if (
+                    parked
+                    or span.table_id in coordinator._stragglers
+                    or coordinator._table_spans.get(span.table_id) == ()
+                ):
                     continue  # its spans are being stopped, or started, one by one
                 end = ends.setdefault(span.table_id, 0)
                 if span.start < end or (span.start > end and coordinator.captures.is_initialized):

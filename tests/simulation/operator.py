@@ -1,6 +1,7 @@
 """Somebody at the command line: creates changefeeds, meddles with them, and tidies up in the end.
 
-All goes through the door that the HTTP API uses, and may fail as it would there: what counts is what it does to others.
+All goes through the cluster service that the HTTP API uses, and may fail as it would there: what counts is what it
+does to others.
 """
 
 from collections.abc import Awaitable, Callable
@@ -46,9 +47,9 @@ class Operator:
     def meddle(self) -> None:
         """One command, whether it makes sense or not."""
         commands: list[Callable[[ClusterService], Awaitable[object]]] = [
-            lambda door: self._pause(self._name(), door),
-            lambda door: door.resume(self._name()),
-            lambda door: door.resume(self._name()),
+            lambda service: self._pause(self._name(), service),
+            lambda service: service.resume(self._name()),
+            lambda service: service.resume(self._name()),
             self._go_back,
             self._rewind,
             self._amend,
@@ -57,14 +58,14 @@ class Operator:
             self._hold,
             self._compare,
             self._compare,
-            lambda door: door.ask(jobs.Rebalance("", self._name())),
+            lambda service: service.ask(jobs.Rebalance("", self._name())),
             self._move_table,
             self._move_table,
-            self._cut,
-            self._cut,
+            self._repartition,
+            self._repartition,
             self._drain,
-            lambda door: door.ask(jobs.ResignOwner("")),
-            lambda door: door.ask(jobs.ResignOwner("")),
+            lambda service: service.ask(jobs.ResignOwner("")),
+            lambda service: service.ask(jobs.ResignOwner("")),
         ]
         command = self._random.choice(commands)
         chance = self._random.random()
@@ -120,7 +121,7 @@ class Operator:
         )
         while name not in world.checks.feeds:
             if node := self._owner():
-                await self._try(node, lambda door: door.create(spec), is_quiet=True)
+                await self._try(node, lambda service: service.create(spec), is_quiet=True)
             await anyio.sleep(_RETRY_S)
 
     async def _replace(self, name: ChangefeedId) -> None:
@@ -132,7 +133,7 @@ class Operator:
         self._world.note(f"{name} is to be replaced")
         while self._world.checks.feeds.get(name) is feed:
             if node := self._owner():
-                await self._try(node, lambda door: door.remove(name), is_quiet=True)
+                await self._try(node, lambda service: service.remove(name), is_quiet=True)
             await anyio.sleep(_RETRY_S)
         await self._create(name)
         self._doomed.discard(name)
@@ -143,55 +144,57 @@ class Operator:
             for name in self._names:
                 self._world.spawn(self._try(node, partial(self._pause, name)))
 
-    async def _pause(self, name: ChangefeedId, door: ClusterService) -> None:
+    async def _pause(self, name: ChangefeedId, service: ClusterService) -> None:
         """When the owner says that it is done, it is."""
         feed = self._world.checks.feeds.get(name)
         before = len(feed.states) if feed else 0
-        await door.ask(jobs.Pause("", name))
+        await service.ask(jobs.Pause("", name))
         if feed is not None and FeedState.STOPPED not in feed.states[before:]:
             self._world.violate(f"{name} was said to be paused, but etcd does not say so")
 
-    async def _go_back(self, door: ClusterService) -> None:
+    async def _go_back(self, service: ClusterService) -> None:
         """Resume it somewhere behind."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
         if feed is not None and feed.status is not None:
             ts = Ts(max(0, feed.status.checkpoint_ts - self._random.randint(0, 200)))
             feed.rewound_to.add(ts)
-            await door.resume(name, overwrite_checkpoint_ts=ts)
+            await service.resume(name, overwrite_checkpoint_ts=ts)
 
-    async def _rewind(self, door: ClusterService) -> None:
+    async def _rewind(self, service: ClusterService) -> None:
         """While it stands; a sink that records its own Ts has to be set back before."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
         if feed is not None and feed.status is not None:
             ts = Ts(max(0, feed.status.checkpoint_ts - self._random.randint(1, 50)))
             feed.rewound_to.add(ts)
-            await door.rewind(name, ts)
+            await service.rewind(name, ts)
 
-    async def _amend(self, door: ClusterService) -> None:
+    async def _amend(self, service: ClusterService) -> None:
         """Another target, another configuration: only while it stands."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
         if feed is None:
             return
-        await self._pause(name, door)
+        await self._pause(name, service)
         # behind where the source is: what is on its way to the sink ends before
         target_ts = self._random.choice((None, 0, feed.upstream.position + self._random.randint(1, 800)))
         config = feed.info.config.with_(
             sync_point_interval_seconds=self._random.choice((0, 1, 5)),
             log_retention_seconds=self._random.choice((_RETENTION_S, 2 * _RETENTION_S)),
         )
-        await door.update(name, views.ChangefeedUpdate(target_ts=target_ts, config=config))
-        await door.resume(name)
+        await service.update(name, views.ChangefeedUpdate(target_ts=target_ts, config=config))
+        await service.resume(name)
 
-    async def _hold(self, door: ClusterService) -> None:
+    async def _hold(self, service: ClusterService) -> None:
         """Let it stand for a while; nobody may come back to let it go."""
         name = self._name()
-        await door.ask(jobs.HoldAt("", name, door.head_of(name).resolved_ts, self._random.choice((1.0, 4.0, 10.0))))
+        await service.ask(
+            jobs.HoldAt("", name, service.head_of(name).resolved_ts, self._random.choice((1.0, 4.0, 10.0)))
+        )
         if self._random.random() < 0.5:
             await anyio.sleep(self._random.random() * 4.0)
-            await door.ask(jobs.Release("", name))
+            await service.ask(jobs.Release("", name))
 
     async def compare_all(self) -> None:
         """Whatever runs, until each has been compared once."""
@@ -203,13 +206,13 @@ class Operator:
                     await self._try(node, partial(self._compare_one, name))
                 await anyio.sleep(0.1)
 
-    async def _compare(self, door: ClusterService) -> None:
-        await self._compare_one(self._name(), door)
+    async def _compare(self, service: ClusterService) -> None:
+        await self._compare_one(self._name(), service)
 
-    async def _compare_one(self, name: ChangefeedId, door: ClusterService) -> None:
+    async def _compare_one(self, name: ChangefeedId, service: ClusterService) -> None:
         """Source and sink at one Ts: the answer, if there is one, is that they are equal."""
         out = self._held(name)
-        found = await door.diff(name)
+        found = await service.diff(name)
         out |= self._held(name)
         found = [one for one in found if one.table not in {f"t{id}" for id in out}]
         if any(not one.equal and not one.waiting for one in found) or not (found or out):
@@ -224,21 +227,21 @@ class Operator:
         feed = self._world.checks.feeds.get(name)
         return set(feed.held) if feed else set()
 
-    async def _move_table(self, door: ClusterService) -> None:
-        captures = sorted(door._life.state.captures)
+    async def _move_table(self, service: ClusterService) -> None:
+        captures = sorted(service._life.state.captures)
         capture = self._random.choice(captures) if captures else CaptureId("nobody")
-        await door.ask(jobs.MoveTable("", self._name(), self._random.randint(1, 4), capture))
+        await service.ask(jobs.MoveTable("", self._name(), self._random.randint(1, 4), capture))
 
-    async def _cut(self, door: ClusterService) -> None:
+    async def _repartition(self, service: ClusterService) -> None:
         """Split a table, or join it again."""
-        await door.ask(
+        await service.ask(
             jobs.Repartition("", self._name(), self._random.randint(1, 4), self._random.choice((1, 1, 2, 3, 5)))
         )
 
-    async def _drain(self, door: ClusterService) -> None:
-        captures = sorted(door._life.state.captures)
+    async def _drain(self, service: ClusterService) -> None:
+        captures = sorted(service._life.state.captures)
         if captures:
-            await door.ask(jobs.DrainCapture("", self._random.choice(captures)))
+            await service.ask(jobs.DrainCapture("", self._random.choice(captures)))
 
     async def _try(
         self, node: "Node", command: Callable[[ClusterService], Awaitable[object]], *, is_quiet: bool = False
@@ -265,4 +268,4 @@ class Operator:
 
 
 def _resume(name: ChangefeedId) -> Callable[[ClusterService], Awaitable[object]]:
-    return lambda door: door.resume(name)
+    return lambda service: service.resume(name)

@@ -169,12 +169,12 @@ class StorageReader(LogReader):
 
 @dataclass(slots=True)
 class SinkTable:
-    """``records``: how far each span is; ``rows``: numbers of the events that were applied; ``cuts``: so many.
+    """``records``: how far each span is; ``rows``: numbers of the events that were applied; ``repartitions``: so many.
     ``altered_ts``: the schema change that it has followed."""
 
     records: dict[TableSpan, Ts] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
-    cuts: int = 0
+    repartitions: int = 0
     altered_ts: Ts = _NOWHERE
 
 
@@ -205,30 +205,32 @@ class Sink:
     def committed_ts(self, span: TableSpan) -> Ts | None:
         """:raises SinkFencedError: the table has other spans now."""
         table = self.tables.get(span.table_id)
-        if table is not None and table.cuts and span not in table.records:
+        if table is not None and table.repartitions and span not in table.records:
             raise SinkFencedError(f"{span} is no span of its table any more; this writer is late")
         return table.records.get(span) if table else None
 
-    def cut(self, order: SpanRepartition) -> Ts:
+    def repartition(self, order: SpanRepartition) -> Ts:
         """As ``agent.sinks.delta.alter.repartition``; and it knows whether a change lies between the old spans and
         the new ones.
 
-        :raises SinkFencedError: the table has had a later cut.
+        :raises SinkFencedError: the table has had a later repartition.
         """
         table = self.tables[order.new[0].table_id]
-        if table.cuts == order.number:
+        if table.repartitions == order.number:
             return order.ts
-        if table.cuts > order.number:
-            raise SinkFencedError(f"cut {order.number} comes after cut {table.cuts}; it is late")
-        if sorted(order.old) != sorted(table.records) or table.cuts != order.number - 1:
-            raise ViolationError(f"{order} where the sink has {table.records} at cut {table.cuts}")
+        if table.repartitions > order.number:
+            raise SinkFencedError(
+                f"repartition {order.number} comes after repartition {table.repartitions}; it is late"
+            )
+        if sorted(order.old) != sorted(table.records) or table.repartitions != order.number - 1:
+            raise ViolationError(f"{order} where the sink has {table.records} at repartition {table.repartitions}")
         if max(table.records.values()) > order.ts:
             return max(table.records.values())
         for span, recorded in table.records.items():
             lost = [event.number for event in self._upstream.between(recorded, order.ts) if event.is_of(span)]
             if lost:
                 raise ViolationError(f"{order} loses {lost}, which {span} has not written yet: it is at {recorded}")
-        table.records, table.cuts = dict.fromkeys(order.new, order.ts), order.number
+        table.records, table.repartitions = dict.fromkeys(order.new, order.ts), order.number
         self._note(f"table {order.new[0].table_id} has {len(order.new)} spans from {order.ts} on")
         return order.ts
 

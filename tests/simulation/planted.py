@@ -235,20 +235,20 @@ def cut_before_the_sink_has(stack: ExitStack) -> None:
     """A table's new spans begin when the old ones have stopped, whatever the sink records."""
 
     def await_sink(
-        self: Repartitions, facts: Any, table: Any, cut: TablePartitioning, under_way: Any, now: float
+        self: Repartitions, facts: Any, table: Any, partitioning: TablePartitioning, under_way: Any, now: float
     ) -> Any:
-        return self._settle(facts, cut, under_way, under_way.ts)
+        return self._settle(facts, partitioning, under_way, under_way.ts)
 
     _replace(stack, Repartitions, "_await_sink", await_sink)
 
 
 def cut_ahead_of_the_spans(stack: ExitStack) -> None:
-    """A table is cut where its log is, wherever its spans have stopped."""
+    """A table is repartitioned where its log is, wherever its spans have stopped."""
     original = Repartitions._await_stop
 
-    def await_stop(self: Repartitions, facts: Any, cut: TablePartitioning, sets: Any) -> Any:
-        self.holds[cut.table_id] = max(self.holds[cut.table_id], facts.head.resolved_ts)
-        return original(self, facts, cut, sets)
+    def await_stop(self: Repartitions, facts: Any, partitioning: TablePartitioning, sets: Any) -> Any:
+        self.holds[partitioning.table_id] = max(self.holds[partitioning.table_id], facts.head.resolved_ts)
+        return original(self, facts, partitioning, sets)
 
     _replace(stack, Repartitions, "_await_stop", await_stop)
 

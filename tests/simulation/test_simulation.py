@@ -14,7 +14,7 @@ _CHEAP = {
     "answer before it is done": 5,
     "alter before the spans are there": 5,
     "compare what was not held": 5,
-    "cut before the sink has": 40,
+    "repartition before the sink has": 40,
     "forget a span in one place only": 5,
     "forget the from ts check": 30,
     "let a held table flow at once": 20,

@@ -67,7 +67,7 @@ class SimulatedWorks:
         return ()
 
     async def recorded(
-        self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]
+        self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
     ) -> tuple[Ts, ...]:
         tables = self._node.world.outside.sinks[info.sink.sealed].tables
         found = [tables.get(table.table_id) for table in unit.tables]
@@ -155,7 +155,7 @@ class SimulatedLifeWorks:
         sink = self._node.world.outside.sinks[info.sink.sealed]
         order = SpanRepartition(question.old, question.new, question.ts, question.number)
         await self._refuse_another(info)
-        return await self._node.in_thread(self._ask(lambda: sink.cut(order)))
+        return await self._node.in_thread(self._ask(lambda: sink.repartition(order)))
 
     async def _apply_schema(self, info: ChangefeedInfo, question: ApplySchema) -> None:
         """Rows have no columns here; the sink checks that it is the moment."""

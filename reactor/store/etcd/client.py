@@ -9,7 +9,7 @@ import anyio
 from reactor import keys
 from reactor.errors import EtcdError, LeaseExpiredError
 from reactor.settings import TlsFiles
-from reactor.store.etcd.door import EtcdConnection, normalize
+from reactor.store.etcd.connection import EtcdConnection, normalize
 from reactor.store.etcd.endpoints import Endpoints
 from reactor.store.etcd.stubs import increment_last_byte, rpc
 from reactor.store.etcd.watching import Watching
@@ -35,10 +35,10 @@ async def connect(
     if not endpoints:
         raise EtcdError("no etcd endpoint is given; give at least one, as http://host:port")
     names = [normalize(endpoint, is_tls=tls is not None) for endpoint in endpoints]
-    doors = [
+    connections = [
         EtcdConnection(name, tls=tls, user=user or None, password=password or "", timeout_s=timeout_s) for name in names
     ]
-    client = GrpcEtcdClient(Endpoints(doors, timeout_s=timeout_s))
+    client = GrpcEtcdClient(Endpoints(connections, timeout_s=timeout_s))
     try:
         await client.get(f"{keys.ROOT}/")
     except BaseException:
@@ -54,48 +54,52 @@ class GrpcEtcdClient:
         self._endpoints = endpoints
 
     async def get(self, key: str) -> KeyValue | None:
-        answer = await self._endpoints.repeatable(lambda door: door.range(key.encode()))
+        answer = await self._endpoints.repeatable(lambda connection: connection.range(key.encode()))
         return _key_value(answer.kvs[0]) if answer.kvs else None
 
     async def get_prefix(self, prefix: str) -> Snapshot:
         start = prefix.encode()
-        answer = await self._endpoints.repeatable(lambda door: door.range(start, increment_last_byte(start)))
+        answer = await self._endpoints.repeatable(
+            lambda connection: connection.range(start, increment_last_byte(start))
+        )
         return Snapshot(tuple(_key_value(kv) for kv in answer.kvs), answer.header.revision)
 
     async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        answer = await self._endpoints.once(lambda door, left_s: door.put(key.encode(), value, lease, left_s))
+        answer = await self._endpoints.once(
+            lambda connection, left_s: connection.put(key.encode(), value, lease, left_s)
+        )
         return int(answer.header.revision)
 
     async def delete(self, key: str) -> bool:
-        answer = await self._endpoints.once(lambda door, left_s: door.delete(key.encode(), left_s))
+        answer = await self._endpoints.once(lambda connection, left_s: connection.delete(key.encode(), left_s))
         return bool(answer.deleted)
 
     async def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
         request = rpc.TxnRequest(
             compare=[_compare(compare) for compare in compares], success=[_request(each) for each in operations]
         )
-        answer = await self._endpoints.once(lambda door, left_s: door.txn(request, left_s))
+        answer = await self._endpoints.once(lambda connection, left_s: connection.txn(request, left_s))
         return TxnResult(answer.succeeded, answer.header.revision)
 
     async def grant(self, ttl_s: int) -> int:
-        lease = await self._endpoints.repeatable(lambda door: door.grant_lease(ttl_s))
+        lease = await self._endpoints.repeatable(lambda connection: connection.grant_lease(ttl_s))
         return int(lease.id)
 
     async def revoke(self, lease: int) -> None:
         try:
-            await self._endpoints.repeatable(lambda door: door.revoke_lease(lease))
+            await self._endpoints.repeatable(lambda connection: connection.revoke_lease(lease))
         except LeaseExpiredError:
             return  # that is what was asked for
 
     async def keep_alive(self, lease: int) -> int:
-        return await self._endpoints.repeatable(lambda door: door.keep_alive(lease))
+        return await self._endpoints.repeatable(lambda connection: connection.keep_alive(lease))
 
     async def time_to_live(self, lease: int) -> int | None:
-        found, _ = await self._endpoints.repeatable(lambda door: door.get_lease_info(lease))
+        found, _ = await self._endpoints.repeatable(lambda connection: connection.get_lease_info(lease))
         return int(found.ttl) if found is not None else None
 
     async def compact(self, revision: int) -> None:
-        await self._endpoints.once(lambda door, left_s: door.compact(revision, timeout=left_s))
+        await self._endpoints.once(lambda connection, left_s: connection.compact(revision, timeout=left_s))
 
     @asynccontextmanager
     async def watch_prefix(self, prefix: str, *, start_revision: int) -> AsyncIterator[AsyncIterator[WatchBatch]]:

@@ -12,7 +12,7 @@ import anyio
 
 from reactor.errors import EtcdUnreachableError
 from reactor.store.etcd import faults
-from reactor.store.etcd.door import EtcdConnection
+from reactor.store.etcd.connection import EtcdConnection
 
 T = TypeVar("T")
 
@@ -24,8 +24,8 @@ _ATTEMPT_S_MIN = 1.0
 class Endpoints:
     """The servers of one cluster, one of them in use."""
 
-    def __init__(self, doors: Sequence[EtcdConnection], *, timeout_s: float) -> None:
-        self._doors = tuple(doors)
+    def __init__(self, connections: Sequence[EtcdConnection], *, timeout_s: float) -> None:
+        self._connections = tuple(connections)
         self._current = 0
         self.timeout_s = timeout_s
 
@@ -37,14 +37,14 @@ class Endpoints:
         :raises EtcdUnreachableError: no answer; it may yet have been done.
         """
         left_s = self.timeout_s
-        if not (door := self._doors[self._current]).is_connected:
+        if not (connection := self._connections[self._current]).is_connected:
             deadline = anyio.current_time() + left_s
-            door = await self._ready_door(deadline)
+            connection = await self._ready_connection(deadline)
             left_s = deadline - anyio.current_time()
         try:
-            return await ask(door, left_s)
+            return await ask(connection, left_s)
         except EtcdUnreachableError:
-            self.leave(door)
+            self.leave(connection)
             raise
 
     async def repeatable(self, ask: Callable[[EtcdConnection], Awaitable[T]]) -> T:
@@ -54,49 +54,52 @@ class Endpoints:
         """
         deadline = anyio.current_time() + self.timeout_s
         while True:
-            door = await self._ready_door(deadline)
+            connection = await self._ready_connection(deadline)
             try:
-                return await self._ask(ask, door, self._attempt_deadline(deadline))
+                return await self._ask(ask, connection, self._attempt_deadline(deadline))
             except EtcdUnreachableError:
-                self.leave(door)
+                self.leave(connection)
                 if anyio.current_time() + _PAUSE_S >= deadline:
                     raise
             await anyio.sleep(_PAUSE_S)
 
     async def ready_door(self) -> EtcdConnection:
         """:raises EtcdUnreachableError: no server can be connected to within ``timeout_s``."""
-        return await self._ready_door(anyio.current_time() + self.timeout_s)
+        return await self._ready_connection(anyio.current_time() + self.timeout_s)
 
-    def leave(self, door: EtcdConnection) -> None:
+    def leave(self, connection: EtcdConnection) -> None:
         """Use the next server, unless somebody has left this one already."""
-        if self._doors[self._current] is door:
-            self._current = (self._current + 1) % len(self._doors)
+        if self._connections[self._current] is connection:
+            self._current = (self._current + 1) % len(self._connections)
 
     async def close(self) -> None:
-        for door in self._doors:
-            await door.close()
+        for connection in self._connections:
+            await connection.close()
 
-    async def _ready_door(self, deadline: float) -> EtcdConnection:
-        if (door := self._doors[self._current]).is_connected:
-            return door
+    async def _ready_connection(self, deadline: float) -> EtcdConnection:
+        if (connection := self._connections[self._current]).is_connected:
+            return connection
         while anyio.current_time() < deadline:
-            for _ in self._doors:
-                door = self._doors[self._current]
+            for _ in self._connections:
+                connection = self._connections[self._current]
                 with anyio.CancelScope(deadline=self._attempt_deadline(deadline)):
-                    if await door.is_ready():
-                        return door
-                self.leave(door)
+                    if await connection.is_ready():
+                        return connection
+                self.leave(connection)
             await anyio.sleep(_PAUSE_S)
+        tried = ", ".join(connection.endpoint for connection in self._connections)
         raise EtcdUnreachableError(
-            f"no etcd answers within {self.timeout_s:g} s at {', '.join(door.endpoint for door in self._doors)}; "
+            f"no etcd answers within {self.timeout_s:g} s at {tried}; "
             "start it, or correct the endpoints (and the TLS files, if there are any)"
         )
 
     def _attempt_deadline(self, deadline: float) -> float:
-        share_s = max(_ATTEMPT_S_MIN, self.timeout_s / len(self._doors))
+        share_s = max(_ATTEMPT_S_MIN, self.timeout_s / len(self._connections))
         return min(deadline, anyio.current_time() + share_s)
 
-    async def _ask(self, ask: Callable[[EtcdConnection], Awaitable[T]], door: EtcdConnection, deadline: float) -> T:
+    async def _ask(
+        self, ask: Callable[[EtcdConnection], Awaitable[T]], connection: EtcdConnection, deadline: float
+    ) -> T:
         with anyio.CancelScope(deadline=deadline):
-            return await ask(door)
-        raise faults.unreachable(door.endpoint, "no answer in time")
+            return await ask(connection)
+        raise faults.unreachable(connection.endpoint, "no answer in time")

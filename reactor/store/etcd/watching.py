@@ -17,7 +17,7 @@ import structlog
 
 from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError
 from reactor.store.etcd import faults
-from reactor.store.etcd.door import EtcdConnection
+from reactor.store.etcd.connection import EtcdConnection
 from reactor.store.etcd.endpoints import Endpoints
 from reactor.store.etcd.stubs import PROGRESS_REQUEST, increment_last_byte, rpc
 from reactor.store.etcd.waiting import answer_of
@@ -111,16 +111,16 @@ class Watching:
         self._door = self._call = None
         self._is_silent = False
 
-    async def _read(self, door: Any, call: Any) -> WatchBatch | None:
+    async def _read(self, connection: Any, call: Any) -> WatchBatch | None:
         self._heard_at = anyio.current_time()
         try:
             answer = await answer_of(call.read())
         finally:
             self._heard_at = math.inf  # while the reader of the batches takes its time, silence is ours
         if answer is grpc.aio.EOF:
-            raise faults.unreachable(door.endpoint, "the watch stream ended")
+            raise faults.unreachable(connection.endpoint, "the watch stream ended")
         if answer.canceled:
-            raise self._cancelled(door, answer)
+            raise self._cancelled(connection, answer)
         self._may_authenticate = True
         if answer.events:
             self._next_revision = answer.events[-1].kv.mod_revision + 1
@@ -142,17 +142,17 @@ class Watching:
         create = rpc.WatchCreateRequest(key=key, range_end=increment_last_byte(key), start_revision=self._next_revision)
         return rpc.WatchRequest(create_request=create)
 
-    def _cancelled(self, door: EtcdConnection, answer: Any) -> EtcdError:
+    def _cancelled(self, connection: EtcdConnection, answer: Any) -> EtcdError:
         if answer.compact_revision:
             return CompactedError(
                 f"revision {self._next_revision} of {self._prefix} has been compacted away (the oldest is "
                 f"{answer.compact_revision}); read the prefix again"
             )
-        known = faults.from_text(answer.cancel_reason, endpoint=door.endpoint)
-        if known is None or (self._may_authenticate and door.drop_token()):
+        known = faults.from_text(answer.cancel_reason, endpoint=connection.endpoint)
+        if known is None or (self._may_authenticate and connection.drop_token()):
             # "permission denied" is also what etcd says of a token that it has forgotten
             self._may_authenticate = False
-            return faults.unreachable(door.endpoint, answer.cancel_reason or "etcd gave the watch up")
+            return faults.unreachable(connection.endpoint, answer.cancel_reason or "etcd gave the watch up")
         return known
 
 

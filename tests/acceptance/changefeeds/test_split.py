@@ -21,7 +21,7 @@ SESSION_TTL_S = 5
 SERVICE_TIMEOUT_S = SESSION_TTL_S + 15
 CATCH_UP_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 300.0
-TRAPS = (Point.CUT_BEFORE_SINK, Point.CUT_AFTER_SINK)
+TRAPS = (Point.REPARTITION_BEFORE_SINK, Point.REPARTITION_AFTER_SINK)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,10 @@ def test_split_and_joined_under_load_while_captures_fall(bed: Bed, traps: Path) 
             "both captures again", lambda: len(bed.captures()) == len(bed.processes), timeout_s=START_TIMEOUT_S
         )
 
-        for feed, point, count in ((UPSERT, Point.CUT_AFTER_SINK, 1), (CHANGELOG, Point.CUT_BEFORE_SINK, 2)):
+        for feed, point, count in (
+            (UPSERT, Point.REPARTITION_AFTER_SINK, 1),
+            (CHANGELOG, Point.REPARTITION_BEFORE_SINK, 2),
+        ):
             fall_at(bed, traps / point, feed, count)
     bed.wait_for("both have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
     check_upsert(bed)

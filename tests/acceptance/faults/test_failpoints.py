@@ -130,7 +130,7 @@ def test_two_of_three_fall_at_work(ground: Ground, blows: list[Blow]) -> None:
 
 
 @pytest.mark.parametrize("action", [KILL, STOP])
-@pytest.mark.parametrize("point", [Point.SPAN_OPENED, Point.SPAN_TOLD])
+@pytest.mark.parametrize("point", [Point.SPAN_OPENED, Point.SPAN_ASKED])
 def test_a_capture_falls_while_a_table_moves_to_it(ground: Ground, point: Point, action: Action) -> None:
     def move() -> None:
         tables = ground.bed.ask(lambda client: client.tables(UPSERT))

@@ -64,7 +64,9 @@ def stored_records(state: ClusterState) -> dict[str, Record]:
         found |= {str(keys.LogKey(*place, source)): head for source, head in feed.heads.items()}
         found |= {str(keys.DdlKey(*place, ts)): ddl for ts, ddl in feed.ddl.items()}
         found |= {str(keys.SyncPointKey(*place, ts)): point for ts, point in feed.sync_points.items()}
-        found |= {str(keys.PartitioningKey(*place, table)): cut for table, cut in feed.cuts.items()}
+        found |= {
+            str(keys.PartitioningKey(*place, table)): partitioning for table, partitioning in feed.partitionings.items()
+        }
         found |= {
             str(keys.PositionKey(state.cluster, state.namespace, capture, feed.id)): position
             for capture, position in feed.positions.items()
@@ -153,8 +155,8 @@ def test_the_sink_finds_its_records(state: ClusterState, name: str) -> None:
     feed = feed_of(state, name)
     sink = open_sink(f"delta+file://{FIXTURES / 'lake' / name}", changefeed=f"default/{name}", mode=mode_of(feed))
     for table in unit_of(state, name).tables:
-        cut = feed.cuts.get(table.table_id)
-        for span in even_spans(table.table_id, cut.spans if cut else 1):
+        partitioning = feed.partitionings.get(table.table_id)
+        for span in even_spans(table.table_id, partitioning.spans if partitioning else 1):
             recorded = sink.committed_ts(table, span)
             assert recorded is not None
             assert recorded >= table.start_ts

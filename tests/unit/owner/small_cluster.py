@@ -122,7 +122,7 @@ class SmallCluster:
         self.answers: dict[str, Answer] = {}
         self.dropped: list[Ask[Any]] = []
         self.reads: list[ReadPositions] = []
-        self.cuts: list[RepartitionTable] = []
+        self.repartitions: list[RepartitionTable] = []
         self.schemas: list[ApplySchema] = []
         self.logs: list[Log] = []
         self.jobs: list[object] = []
@@ -258,7 +258,7 @@ class SmallCluster:
             case Ask(question=ReadPositions() as question):
                 self.reads.append(question)
             case Ask(question=RepartitionTable() as question):
-                self.cuts.append(question)
+                self.repartitions.append(question)
             case Ask(question=ApplySchema() as question):
                 self.schemas.append(question)
             case Log():

@@ -32,10 +32,10 @@ def arm(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def test_what_the_variable_says() -> None:
-    found = parse("flush-before-commit=kill; span-told=stop@3;dump-staged=error,when:/tmp/a,b;span-told=error;")
+    found = parse("flush-before-commit=kill; span-asked=stop@3;dump-staged=error,when:/tmp/a,b;span-asked=error;")
     assert found == {
         Point.FLUSH_BEFORE_COMMIT: (Trap(Action.KILL),),
-        Point.SPAN_TOLD: (Trap(Action.STOP, 3), Trap(Action.ERROR)),
+        Point.SPAN_ASKED: (Trap(Action.STOP, 3), Trap(Action.ERROR)),
         Point.DUMP_STAGED: (Trap(Action.ERROR, 1, "/tmp/a,b"),),
     }
     assert parse("") == parse(" ; ") == {}
@@ -46,13 +46,13 @@ def test_what_the_variable_says() -> None:
     [
         ("flush=kill", "'flush'"),
         ("=kill", "''"),
-        ("span-told", "''"),
-        ("span-told=explode", "'explode'"),
-        ("span-told=kill@0", "'kill@0'"),
-        ("span-told=kill@x", "'kill@x'"),
-        ("span-told=kill,", "'kill,'"),
-        ("span-told=kill,when:", "when:"),
-        ("span-told=kill,file", "'kill,file'"),
+        ("span-asked", "''"),
+        ("span-asked=explode", "'explode'"),
+        ("span-asked=kill@0", "'kill@0'"),
+        ("span-asked=kill@x", "'kill@x'"),
+        ("span-asked=kill,", "'kill,'"),
+        ("span-asked=kill,when:", "when:"),
+        ("span-asked=kill,file", "'kill,file'"),
     ],
 )
 def test_what_it_must_not_say(text: str, word: str) -> None:

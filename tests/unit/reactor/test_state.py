@@ -73,11 +73,13 @@ def test_every_record_of_a_changefeed_finds_its_place(state: ClusterState) -> No
 
 
 def test_a_cut_is_found_by_its_table_and_says_what_is_under_way(state: ClusterState) -> None:
-    cut = TablePartitioning(table_id=7, spans=1, wanted=4, number=2, under_way=RepartitionUnderWay(spans=4, ts=Ts(9)))
+    partitioning = TablePartitioning(
+        table_id=7, spans=1, wanted=4, number=2, under_way=RepartitionUnderWay(spans=4, ts=Ts(9))
+    )
     key = keys.PartitioningKey("c", "default", FEED, 7)
-    put(state, key, cut)
+    put(state, key, partitioning)
     assert keys.parse(str(key)) == key
-    assert state.changefeeds[FEED].cuts == {7: cut}
+    assert state.changefeeds[FEED].partitionings == {7: partitioning}
     state.update(str(key), None, mod_revision=2)
     assert state.changefeeds == {}
 

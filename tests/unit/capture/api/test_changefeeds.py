@@ -76,7 +76,7 @@ class AHouse:
         self.life = ALife(etcd)
 
 
-async def test_the_door_stores_nothing_that_it_then_cannot_answer_for() -> None:
+async def test_the_service_stores_nothing_that_it_then_cannot_answer_for() -> None:
     etcd = MemoryEtcd()
     spec = ChangefeedSpec(changefeed_id="shop", source_uri=SOURCE, sink_uri=SINK)
     with pytest.raises(NotOwnerError, match="ask the owner"):

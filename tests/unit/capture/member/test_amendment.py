@@ -25,7 +25,7 @@ SYNC = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=TABLES)
 LOAD = UnitRecord(unit=Unit.LOAD, stage=UnitStage.RUNNING, tables=TABLES)
 
 
-class PlayedDoor:
+class PlayedService:
     def __init__(self, unit: UnitRecord | None) -> None:
         self.unit = unit
         self.asked: list[jobs.Job] = []
@@ -44,7 +44,7 @@ class PlayedDoor:
         return ChangefeedView(id=changefeed_id, state=FeedState.STOPPED)
 
 
-class PlayedWorks:
+class PlayedDataPlane:
     def __init__(self, recorded: tuple[int, ...] = (150, 250)) -> None:
         self.keeper = Keeper(new_key())
         self.refusal: WeirError | None = None
@@ -52,7 +52,7 @@ class PlayedWorks:
         self._recorded = recorded
 
     async def recorded(
-        self, info: ChangefeedInfo, unit: UnitRecord, cuts: Mapping[int, TablePartitioning]
+        self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
     ) -> tuple[Ts, ...]:
         self.checked.append(info.sink.masked)
         if self.refusal:
@@ -65,37 +65,41 @@ class PlayedWorks:
             raise self.refusal
 
 
-def feed(data_plane: PlayedWorks, state: FeedState = FeedState.STOPPED) -> ChangefeedInfo:
+def feed(data_plane: PlayedDataPlane, state: FeedState = FeedState.STOPPED) -> ChangefeedInfo:
     keeper = data_plane.keeper
     return ChangefeedInfo(id=ChangefeedId("feed"), source=keeper.seal(SOURCE), sink=keeper.seal(SINK), state=state)
 
 
-async def update(door: PlayedDoor, data_plane: PlayedWorks, asked: ChangefeedUpdate, **state: FeedState) -> jobs.Update:
+async def update(
+    service: PlayedService, data_plane: PlayedDataPlane, asked: ChangefeedUpdate, **state: FeedState
+) -> jobs.Update:
     done = await amendment.update(
-        cast("ClusterService", door), cast("DataPlane", data_plane), feed(data_plane, **state), asked
+        cast("ClusterService", service), cast("DataPlane", data_plane), feed(data_plane, **state), asked
     )
     assert done.changes == (FieldChange(field="sink", before="a", after="b"),)
-    (job,) = door.asked
+    (job,) = service.asked
     assert isinstance(job, jobs.Update)
     return job
 
 
-async def rewind(door: PlayedDoor, data_plane: PlayedWorks, ts: int) -> dict[str, int]:
-    done = await amendment.rewind(cast("ClusterService", door), cast("DataPlane", data_plane), feed(data_plane), Ts(ts))
-    assert door.asked == [jobs.Rewind("", ChangefeedId("feed"), Ts(ts))]
+async def rewind(service: PlayedService, data_plane: PlayedDataPlane, ts: int) -> dict[str, int]:
+    done = await amendment.rewind(
+        cast("ClusterService", service), cast("DataPlane", data_plane), feed(data_plane), Ts(ts)
+    )
+    assert service.asked == [jobs.Rewind("", ChangefeedId("feed"), Ts(ts))]
     return {table.table: table.ts for table in done.tables}
 
 
 async def test_what_is_the_same_is_neither_checked_nor_sealed_again() -> None:
-    door, data_plane = PlayedDoor(SYNC), PlayedWorks()
-    job = await update(door, data_plane, ChangefeedUpdate(source_uri=SOURCE, sink_uri=SINK, target_ts=0))
+    service, data_plane = PlayedService(SYNC), PlayedDataPlane()
+    job = await update(service, data_plane, ChangefeedUpdate(source_uri=SOURCE, sink_uri=SINK, target_ts=0))
     assert (job.source, job.sink, job.target_ts, job.is_trial, data_plane.checked) == (None, None, 0, False, [])
 
 
 async def test_what_is_new_is_checked_and_sealed() -> None:
-    door, data_plane = PlayedDoor(SYNC), PlayedWorks()
+    service, data_plane = PlayedService(SYNC), PlayedDataPlane()
     asked = ChangefeedUpdate(source_uri="postgresql://u:neu@h/d", sink_uri="delta+file:///other", dry_run=True)
-    job = await update(door, data_plane, asked)
+    job = await update(service, data_plane, asked)
     assert data_plane.checked == ["postgresql://u:***@h/d", "delta+file:///other"]
     assert job.is_trial
     assert job.source is not None
@@ -104,33 +108,35 @@ async def test_what_is_new_is_checked_and_sealed() -> None:
 
 @pytest.mark.parametrize("refusal", [SinkConfigError("no table t1"), PositionLostError("another server")])
 async def test_what_source_or_sink_refuse_never_reaches_the_owner(refusal: WeirError) -> None:
-    door, data_plane = PlayedDoor(SYNC), PlayedWorks()
+    service, data_plane = PlayedService(SYNC), PlayedDataPlane()
     data_plane.refusal = refusal
     with pytest.raises(type(refusal)):
-        await update(door, data_plane, ChangefeedUpdate(source_uri="postgresql://x/y", sink_uri="delta+file:///other"))
-    assert door.asked == []
+        await update(
+            service, data_plane, ChangefeedUpdate(source_uri="postgresql://x/y", sink_uri="delta+file:///other")
+        )
+    assert service.asked == []
 
 
 async def test_a_snapshot_on_its_way_does_not_change_its_destination() -> None:
-    door, data_plane = PlayedDoor(LOAD), PlayedWorks()
+    service, data_plane = PlayedService(LOAD), PlayedDataPlane()
     with pytest.raises(JobRefusedError, match="is on its way to delta"):
-        await update(door, data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"))
-    await update(PlayedDoor(None), data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"))
+        await update(service, data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"))
+    await update(PlayedService(None), data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"))
 
 
 async def test_what_runs_is_left_for_the_owner_to_refuse() -> None:
-    door, data_plane = PlayedDoor(SYNC), PlayedWorks()
-    await update(door, data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"), state=FeedState.NORMAL)
+    service, data_plane = PlayedService(SYNC), PlayedDataPlane()
+    await update(service, data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"), state=FeedState.NORMAL)
     assert data_plane.checked == []
 
 
 async def test_rewind_says_from_where_each_table_goes_on() -> None:
-    assert await rewind(PlayedDoor(SYNC), PlayedWorks((150, 250)), 200) == {"public.t1": 150, "public.t2": 250}
-    assert await rewind(PlayedDoor(SYNC), PlayedWorks(()), 200) == {"public.t1": 200, "public.t2": 200}
+    assert await rewind(PlayedService(SYNC), PlayedDataPlane((150, 250)), 200) == {"public.t1": 150, "public.t2": 250}
+    assert await rewind(PlayedService(SYNC), PlayedDataPlane(()), 200) == {"public.t1": 200, "public.t2": 200}
 
 
 async def test_rewind_that_no_table_of_the_sink_would_notice_is_refused() -> None:
-    door = PlayedDoor(SYNC)
+    service = PlayedService(SYNC)
     with pytest.raises(JobRefusedError, match=r"the sink records 210 for public\.t2 .*going back to 200 would change"):
-        await rewind(door, PlayedWorks((300, 210)), 200)
-    assert door.asked == []
+        await rewind(service, PlayedDataPlane((300, 210)), 200)
+    assert service.asked == []

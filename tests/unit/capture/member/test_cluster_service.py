@@ -1,4 +1,4 @@
-"""What the door does by itself, without the owner."""
+"""What the cluster service does by itself, without the owner."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -18,12 +18,12 @@ async def test_a_changefeed_begins_at_an_epoch_that_none_of_its_name_has_had() -
     etcd = MemoryEtcd()
     life: Any = SimpleNamespace(client=MemoryClient(etcd))
     capture: Any = SimpleNamespace(life=life)
-    door = ClusterService(capture)
+    service = ClusterService(capture)
     etcd.txn([], [Put(f"{_INFO}0", b"its id only begins alike")])
-    first = await door._check_absent(life, _INFO, ChangefeedId("feed1"))
+    first = await service._check_absent(life, _INFO, ChangefeedId("feed1"))
     etcd.txn([], [Put(_INFO, b"x")])
     with pytest.raises(ChangefeedExistsError):
-        await door._check_absent(life, _INFO, ChangefeedId("feed1"))
+        await service._check_absent(life, _INFO, ChangefeedId("feed1"))
     etcd.txn([], [Put(_INFO, b"its epoch grows with it")])
     etcd.txn([], [Delete(_INFO)])
-    assert await door._check_absent(life, _INFO, ChangefeedId("feed1")) > first + 2
+    assert await service._check_absent(life, _INFO, ChangefeedId("feed1")) > first + 2

@@ -5,7 +5,7 @@ import pytest
 from owner.errors import MultiplePrimaryError, SpanError
 from owner.scheduler.coordinator import Coordinator, Identity
 from owner.scheduler.replication import Orders, Role, SetState
-from owner.scheduler.spans import Cuts, even_spans
+from owner.scheduler.spans import TableSpans, even_spans
 from owner.settings import SchedulerSettings
 from reactor.effects import Send
 from reactor.ids import CaptureId, TableSpan, Ts
@@ -36,7 +36,7 @@ class _Cluster:
         self.coordinator = Coordinator(Identity(A, FEED, "0.1.0", REVISION, 1), settings or SchedulerSettings())
         self.captures = list(captures)
         self.tables: dict[int, Ts] | None = dict(TABLES)
-        self.cuts: Cuts = {}
+        self.table_spans: TableSpans = {}
         self.barrier = Barrier()
         self.now = 0.0
         self._inbox: list[Message] = []
@@ -52,7 +52,9 @@ class _Cluster:
     def poll(self, *, after_s: float = 0.1) -> list[Message]:
         self.now += after_s
         inbox, self._inbox = self._inbox, []
-        sent = self.coordinator.poll(self.tables, self.captures, inbox, self.barrier, self.now, cuts=self.cuts)
+        sent = self.coordinator.poll(
+            self.tables, self.captures, inbox, self.barrier, self.now, table_spans=self.table_spans
+        )
         assert all(isinstance(effect, Send) for effect in sent)
         return [effect.message for effect in sent]
 
@@ -309,7 +311,7 @@ def test_many_spans_take_little_time() -> None:
 def test_a_new_owner_takes_over_the_spans_of_a_cut_and_fills_holes_only() -> None:
     cluster = _Cluster(A, B)
     low, high = even_spans(1, 2)
-    cluster.cuts = {1: (low, high)}
+    cluster.table_spans = {1: (low, high)}
     cluster.poll()
     cluster.answer(A, status(SpanState.REPLICATING, 8, span=low))
     cluster.answer(B)
@@ -322,7 +324,7 @@ def test_a_new_owner_takes_over_the_spans_of_a_cut_and_fills_holes_only() -> Non
 @pytest.mark.parametrize("state", [SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING])
 def test_a_span_of_an_earlier_cut_is_stopped_and_never_promoted(state: SpanState) -> None:
     cluster = _Cluster(A, B)
-    cluster.cuts = {1: even_spans(1, 2)}
+    cluster.table_spans = {1: even_spans(1, 2)}
     cluster.poll()
     cluster.answer(A, status(state, 8, span=S1))
     cluster.answer(B)
@@ -335,17 +337,17 @@ def test_a_span_of_an_earlier_cut_is_stopped_and_never_promoted(state: SpanState
 
 def test_a_table_that_is_being_cut_has_no_span_and_loses_those_it_has() -> None:
     cluster = _started(A, B)
-    cluster.cuts = {1: ()}
+    cluster.table_spans = {1: ()}
     cluster.settle()
     assert _places(cluster) == {S2: B}
-    cluster.cuts = {1: even_spans(1, 2)}
+    cluster.table_spans = {1: even_spans(1, 2)}
     cluster.settle()
     assert _places(cluster).keys() == {*even_spans(1, 2), S2}
 
 
 def test_spans_that_lie_across_each_other_are_no_guess() -> None:
-    """A cut that is not preceded by stopping the old span cannot come from anything that is right."""
+    """A repartition that is not preceded by stopping the old span cannot come from anything that is right."""
     cluster = _started(A, B)
-    cluster.cuts = {1: even_spans(1, 2)}
+    cluster.table_spans = {1: even_spans(1, 2)}
     with pytest.raises(SpanError, match="overlap"):
         cluster.settle()

@@ -28,9 +28,9 @@ def test_two_cuts_of_a_table_have_no_span_in_common() -> None:
 
 
 def test_a_table_without_a_cut_is_one_span_and_one_being_cut_has_none() -> None:
-    cuts = {2: even_spans(2, 2), 3: ()}
-    assert spans_of(1, cuts) == (TableSpan(1),)
-    assert list(wanted_spans([3, 2, 1], cuts)) == [TableSpan(1), TableSpan(2, 0, HALF), TableSpan(2, HALF)]
+    table_spans = {2: even_spans(2, 2), 3: ()}
+    assert spans_of(1, table_spans) == (TableSpan(1),)
+    assert list(wanted_spans([3, 2, 1], table_spans)) == [TableSpan(1), TableSpan(2, 0, HALF), TableSpan(2, HALF)]
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_how_many_spans_are_worth_it(parts: int, captures: int, spans: int) -> N
 
 
 def test_a_leftover_across_a_known_span_is_refused() -> None:
-    cuts = {1: even_spans(1, 2), 2: ()}
+    table_spans = {1: even_spans(1, 2), 2: ()}
     whole, half = TableSpan(1), TableSpan(1, 0, HALF)
-    refuse_overlap([whole], [whole], cuts)
-    refuse_overlap([TableSpan(2)], [TableSpan(2), half], cuts)
+    refuse_overlap([whole], [whole], table_spans)
+    refuse_overlap([TableSpan(2)], [TableSpan(2), half], table_spans)
     with pytest.raises(InconsistentSpanError, match="overlap"):
-        refuse_overlap([whole], [whole, half], cuts)
+        refuse_overlap([whole], [whole, half], table_spans)

@@ -33,7 +33,7 @@ def question(number: int, ts: Ts) -> RepartitionTable:
 
 
 class CutSinkModel:
-    """Answers what it is asked, after having looked. ``records``: of table 1, as the last cut left them."""
+    """Answers what it is asked, after having looked. ``records``: of table 1, as the last repartition left them."""
 
     def __init__(self, cluster: SmallCluster) -> None:
         self.cluster = cluster
@@ -44,7 +44,7 @@ class CutSinkModel:
         self.is_silent = False
 
     def answer(self) -> None:
-        orders, self.cluster.cuts = self.cluster.cuts, []
+        orders, self.cluster.repartitions = self.cluster.repartitions, []
         for order in orders:
             if not self.is_silent:
                 self.cluster.jobs.append(self._answer(order))
@@ -78,8 +78,8 @@ def go(cluster: SmallCluster, sink: CutSinkModel, count: int = 1) -> None:
             cluster.advance_log(head.resolved_ts + 1)
 
 
-def cut_of(cluster: SmallCluster) -> TablePartitioning | None:
-    return cluster.state.changefeeds[FEED].cuts.get(T1)
+def partitioning_of(cluster: SmallCluster) -> TablePartitioning | None:
+    return cluster.state.changefeeds[FEED].partitionings.get(T1)
 
 
 def written(cluster: SmallCluster) -> set[TableSpan]:
@@ -97,13 +97,13 @@ def test_a_table_is_split_and_joined_again() -> None:
     split(cluster, 4)
     assert cluster.answers["split"].value == 1
     go(cluster, sink, 30)
-    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=4, wanted=4, number=1)
+    assert partitioning_of(cluster) == TablePartitioning(table_id=T1, spans=4, wanted=4, number=1)
     assert written(cluster) == set(even_spans(T1, 4))
     assert S2 in cluster.writers(), "the other table went on"
     assert [len(table.spans) for table in cluster.view().tables] == [4, 1]
     split(cluster, 1, job="join")
     go(cluster, sink, 30)
-    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=1, wanted=1, number=2)
+    assert partitioning_of(cluster) == TablePartitioning(table_id=T1, spans=1, wanted=1, number=2)
     assert written(cluster) == {S1}
     before = cluster.checkpoint_ts()
     go(cluster, sink, 4)
@@ -116,15 +116,17 @@ def test_the_other_tables_go_on_and_people_see_why_this_one_does_not() -> None:
     sink.is_silent = True
     split(cluster, 2)
     go(cluster, sink, 12)
-    cut = cut_of(cluster)
-    assert cut is not None
-    assert cut.under_way is not None
+    partitioning = partitioning_of(cluster)
+    assert partitioning is not None
+    assert partitioning.under_way is not None
     assert cluster.view().blocked_by == "public.t1: getting other spans"
     table, other = cluster.view().tables
-    assert [(span.state, span.checkpoint_ts) for span in table.spans] == [("cutting", cut.under_way.ts)] * 2
-    assert other.checkpoint_ts > cut.under_way.ts
-    assert cluster.checkpoint_ts() == cut.under_way.ts, "known for the table that nobody writes, too"
-    cluster.ask(Answered(FEED, question(1, cut.under_way.ts), error=failure("bucket is gone")))
+    assert [(span.state, span.checkpoint_ts) for span in table.spans] == [
+        ("repartitioning", partitioning.under_way.ts)
+    ] * 2
+    assert other.checkpoint_ts > partitioning.under_way.ts
+    assert cluster.checkpoint_ts() == partitioning.under_way.ts, "known for the table that nobody writes, too"
+    cluster.ask(Answered(FEED, question(1, partitioning.under_way.ts), error=failure("bucket is gone")))
     assert cluster.view().blocked_by.endswith("bucket is gone")
     causes = [table.waiting_for for table in cluster.view().tables]
     assert causes == ["public.t1: getting other spans: bucket is gone", ""]
@@ -142,13 +144,13 @@ def test_the_checkpoint_counts_the_table_that_nobody_writes() -> None:
     go(cluster, sink, 4)
     split(cluster, 2)
     go(cluster, sink, 12)
-    cut = cut_of(cluster)
-    assert cut is not None
-    assert cut.under_way is not None
-    assert cluster.checkpoint_ts() == 200 < cut.under_way.ts
+    partitioning = partitioning_of(cluster)
+    assert partitioning is not None
+    assert partitioning.under_way is not None
+    assert cluster.checkpoint_ts() == 200 < partitioning.under_way.ts
     other.writing.add(S2)
     go(cluster, sink, 4)
-    assert cluster.checkpoint_ts() == cut.under_way.ts
+    assert cluster.checkpoint_ts() == partitioning.under_way.ts
 
 
 def test_the_sink_is_asked_when_the_last_span_has_stopped() -> None:
@@ -158,9 +160,9 @@ def test_the_sink_is_asked_when_the_last_span_has_stopped() -> None:
     writer.is_slow = True
     split(cluster, 2)
     go(cluster, sink, 12)
-    cut = cut_of(cluster)
-    assert cut is not None
-    assert (writer.stopping, cut.under_way) == ([S1], None)
+    partitioning = partitioning_of(cluster)
+    assert partitioning is not None
+    assert (writer.stopping, partitioning.under_way) == ([S1], None)
     writer.is_slow = False
     writer.stop()
     go(cluster, sink, 20)
@@ -214,7 +216,7 @@ def test_whatever_is_lost_wherever_it_goes_on(fault: Callable[[SmallCluster], No
         cluster.step(after_s=5.0)  # deadline with the sink, and backoff
         sink.answer()
     go(cluster, sink, 12)
-    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=3, wanted=3, number=1)
+    assert partitioning_of(cluster) == TablePartitioning(table_id=T1, spans=3, wanted=3, number=1)
     assert written(cluster) == set(even_spans(T1, 3))
     before = cluster.checkpoint_ts()
     go(cluster, sink, 6)
@@ -232,7 +234,7 @@ def test_two_new_owners_one_after_the_other(first: int, second: int) -> None:
     go(cluster, sink, second)
     lose_owner(cluster)
     go(cluster, sink, 40)
-    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=2, wanted=2, number=1)
+    assert partitioning_of(cluster) == TablePartitioning(table_id=T1, spans=2, wanted=2, number=1)
     assert written(cluster) == set(even_spans(T1, 2))
 
 
@@ -245,7 +247,7 @@ def test_a_span_that_was_quicker_moves_the_table_on() -> None:
     go(cluster, sink, 60)
     assert written(cluster) == set(even_spans(T1, 2))
     assert sink.ts == 230
-    assert sink.number == 1, "the number was not used up by the cut that did not happen"
+    assert sink.number == 1, "the number was not used up by the repartition that did not happen"
 
 
 def test_an_answer_to_an_earlier_question_is_none() -> None:
@@ -254,13 +256,13 @@ def test_an_answer_to_an_earlier_question_is_none() -> None:
     sink.is_silent = True
     split(cluster, 2)
     go(cluster, sink, 12)
-    cut = cut_of(cluster)
-    assert cut is not None
-    assert cut.under_way is not None
-    cluster.ask(Answered(FEED, question(7, cut.under_way.ts), cut.under_way.ts))
-    cluster.ask(Answered(FEED, question(1, Ts(cut.under_way.ts - 1)), cut.under_way.ts))
+    partitioning = partitioning_of(cluster)
+    assert partitioning is not None
+    assert partitioning.under_way is not None
+    cluster.ask(Answered(FEED, question(7, partitioning.under_way.ts), partitioning.under_way.ts))
+    cluster.ask(Answered(FEED, question(1, Ts(partitioning.under_way.ts - 1)), partitioning.under_way.ts))
     go(cluster, sink, 4)
-    assert cut_of(cluster) == cut
+    assert partitioning_of(cluster) == partitioning
 
 
 def test_a_sync_point_has_its_spans_to_itself() -> None:
@@ -273,9 +275,9 @@ def test_a_sync_point_has_its_spans_to_itself() -> None:
     assert cluster.reads
     split(cluster, 2)
     go(cluster, sink, 20)
-    cut = cut_of(cluster)
-    assert cut is not None
-    assert (cut.spans, cut.under_way) == (1, None)
+    partitioning = partitioning_of(cluster)
+    assert partitioning is not None
+    assert (partitioning.spans, partitioning.under_way) == (1, None)
     asked = cluster.reads[-1]
     cluster.ask(Answered(FEED, asked, (TableRead("public.t1", "7", asked.ts),)))
     go(cluster, sink, 30)
@@ -368,7 +370,7 @@ def test_a_row_that_no_span_can_pass_joins_its_table() -> None:
     cluster.report(B, moved)
     go(cluster, sink, 2)
     assert cluster.info().state is FeedState.PENDING
-    assert cut_of(cluster) == TablePartitioning(table_id=T1, spans=2, wanted=1, number=1)
+    assert partitioning_of(cluster) == TablePartitioning(table_id=T1, spans=2, wanted=1, number=1)
     cluster.step(after_s=15.0)
     go(cluster, sink, 30)
     assert written(cluster) == {S1}
@@ -395,10 +397,10 @@ def test_the_hold_comes_before_the_spans_run() -> None:
 
 
 def test_an_error_of_another_kind_or_table_joins_nothing() -> None:
-    cut = TablePartitioning(table_id=T1, spans=2, wanted=2)
+    partitioning = TablePartitioning(table_id=T1, spans=2, wanted=2)
     other = RunningError(code="SinkConflict", message="x", table_id=T1)
     elsewhere = RunningError(code=ROW_MOVED, message="x", table_id=9, retryable=False)
-    assert repartition.joined([other, elsewhere], {T1: cut}) == ([other, elsewhere], [])
+    assert repartition.joined([other, elsewhere], {T1: partitioning}) == ([other, elsewhere], [])
 
 
 def policy(cluster: SmallCluster, *, rows: int) -> None:
@@ -426,7 +428,7 @@ def test_small_tables_are_not() -> None:
     cluster = running("a", "b")
     policy(cluster, rows=1_900)
     go(cluster, CutSinkModel(cluster), 10)
-    assert cluster.state.changefeeds[FEED].cuts == {}
+    assert cluster.state.changefeeds[FEED].partitionings == {}
 
 
 def test_a_table_that_is_gone_takes_its_cut_with_it() -> None:
@@ -437,7 +439,7 @@ def test_a_table_that_is_gone_takes_its_cut_with_it() -> None:
     unit = cluster.state.changefeeds[FEED].units["main"]
     cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), unit.with_(tables=TABLES[1:]))
     cluster.step(8)
-    assert cluster.state.changefeeds[FEED].cuts == {}
+    assert cluster.state.changefeeds[FEED].partitionings == {}
     assert set(cluster.writers()) == {S2}
 
 

@@ -81,14 +81,14 @@ def test_a_table_waits_right_before_its_change_and_others_flow() -> None:
 
 def test_what_the_tables_are_changes_with_done() -> None:
     cluster = running("a")
-    cut = TablePartitioning(table_id=2, spans=1, wanted=1)
-    cluster.put(keys.PartitioningKey(CLUSTER, NAMESPACE, FEED, 2), cut)
+    partitioning = TablePartitioning(table_id=2, spans=1, wanted=1)
+    cluster.put(keys.PartitioningKey(CLUSTER, NAMESPACE, FEED, 2), partitioning)
     cluster.change_schema(record(300, alter(name="other"), drop(T2), create(NEW)))
     cluster.step(6)
     assert names(cluster) == ["t1", "t2"]
     cluster.ask(applied(300))
     assert names(cluster) == ["other", "t3"]
-    assert not cluster.state.changefeeds[FEED].cuts
+    assert not cluster.state.changefeeds[FEED].partitionings
     cluster.step(8)
     run = cluster.owner.changefeeds[FEED].run
     assert run is not None

@@ -80,11 +80,11 @@ async def test_work_goes_on_when_the_member_in_use_dies(tmp_path: Path) -> None:
                 tasks.start_soon(worker.run)
                 with anyio.fail_after(30):
                     await counter.aim(50).wait()
-                in_use = client._endpoints._doors[client._endpoints._current].endpoint
+                in_use = client._endpoints._connections[client._endpoints._current].endpoint
                 members[in_use].kill()
                 with anyio.fail_after(30):
                     await counter.aim(50).wait()
-                assert client._endpoints._doors[client._endpoints._current].endpoint != in_use
+                assert client._endpoints._connections[client._endpoints._current].endpoint != in_use
                 session.check()
                 tasks.cancel_scope.cancel()
         finally:

@@ -19,7 +19,7 @@ from reactor.session import open_session
 from reactor.settings import TlsFiles
 from reactor.store.etcd import connect, watching
 from reactor.store.etcd.client import GrpcEtcdClient
-from reactor.store.etcd.door import EtcdConnection
+from reactor.store.etcd.connection import EtcdConnection
 from reactor.store.etcd.endpoints import Endpoints
 from reactor.store.port import EtcdClient, Put
 
@@ -178,14 +178,14 @@ async def test_a_silent_watch_is_opened_anew(tmp_path: Path, monkeypatch: pytest
     opened: list[str] = []
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
         async with client_of(etcd.url) as client:
-            door = client._endpoints._doors[0]
-            open_watch = door.open_watch
+            connection = client._endpoints._connections[0]
+            open_watch = connection.open_watch
 
             def counted() -> Awaitable[object]:
                 opened.append("stream")
                 return open_watch()
 
-            monkeypatch.setattr(door, "open_watch", counted)
+            monkeypatch.setattr(connection, "open_watch", counted)
             start = (await client.get_prefix("/w/")).revision + 1
 
             async def go_on_later() -> None:
@@ -209,16 +209,16 @@ async def test_a_silent_watch_is_opened_anew(tmp_path: Path, monkeypatch: pytest
 
 
 async def _enable_auth(url: str) -> None:
-    door = EtcdConnection(url, tls=None, user=None, password=None, timeout_s=5.0)
+    connection = EtcdConnection(url, tls=None, user=None, password=None, timeout_s=5.0)
     try:
-        assert await door.is_ready()
-        await door.user_add("root", "secret")
-        await door.role_add("root")
-        await door.user_grant_role("root", "root")
-        await door.user_add("nobody", "secret")
-        await door.auth_enable()
+        assert await connection.is_ready()
+        await connection.user_add("root", "secret")
+        await connection.role_add("root")
+        await connection.user_grant_role("root", "root")
+        await connection.user_add("nobody", "secret")
+        await connection.auth_enable()
     finally:
-        await door.close()
+        await connection.close()
 
 
 async def test_user_and_password(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from google.protobuf import descriptor_pool
 
 from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError
 from reactor.store.etcd import faults
-from reactor.store.etcd.door import normalize
+from reactor.store.etcd.connection import normalize
 from reactor.store.etcd.stubs import PROGRESS_REQUEST, rpc
 
 
