@@ -22,7 +22,7 @@ from agent.sources.postgres.publication.truncations import Truncations
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
-from agent.sources.postgres.stream.catalog_lookup import Look, has_unknown_fills, look_at
+from agent.sources.postgres.stream.catalog_lookup import CatalogTable, has_unknown_fills, look_up
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
 from agent.sources.postgres.stream.stream import ReplicationStream
@@ -134,14 +134,14 @@ class PostgresStreams:
             self._known,
             wants=wants.named,
             takes=wants.takes,
-            look=self._look,
+            look_up=self._look_up,
             has_unknown_fills=self._has_unknown_fills,
         )
 
-    def _look(self, table_id: int) -> Look:
+    def _look_up(self, table_id: int) -> CatalogTable:
         """Through a session of its own, as every question: see ``_check_position``."""
         with connect(self._uri) as session:
-            return look_at(session, table_id)
+            return look_up(session, table_id)
 
     def _has_unknown_fills(self, table_id: int, columns: Collection[str]) -> bool:
         with connect(self._uri) as session:

@@ -41,15 +41,15 @@ def read_events(path: Path, *, skip: int = 0) -> Iterator[LoggedEvent]:
     :raises DecodeError: it is cut off or damaged, behind the events that came.
     """
     file = open_binlog(path)
-    teller = _Teller(is_mariadb=file.is_mariadb)
+    describer = _Describer(is_mariadb=file.is_mariadb)
     for number, event in enumerate(file):
-        teller.note(event)
+        describer.note(event)
         if number >= skip:
-            yield teller.told(event)
+            yield describer.describe(event)
 
 
-class _Teller:
-    """``note`` sees every event, ``told`` those that are shown."""
+class _Describer:
+    """``note`` sees every event, ``describe`` those that are shown."""
 
     def __init__(self, *, is_mariadb: bool) -> None:
         self._is_mariadb = is_mariadb
@@ -66,7 +66,7 @@ class _Teller:
                 self._bodies[number] = event.body
                 self._maps.pop(number, None)
 
-    def told(self, event: FileEvent) -> LoggedEvent:
+    def describe(self, event: FileEvent) -> LoggedEvent:
         name = _NAMES.get(event.type, f"type {event.type}")
         if event.damage:
             return _logged(event, "damage", problem=event.damage)

@@ -55,7 +55,7 @@ _CONSTANT: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CatalogTable:
     """A table in the catalog of today, and its name; ``is_there`` False when it is gone.
 
     ``fills``: column → what rows without a value of it hold, in text. ``unknown_fills``: perhaps not NULL in them, but
@@ -71,7 +71,7 @@ class Look:
     key: tuple[str, ...] = ()
     types: dict[str, int] = field(default_factory=dict)
 
-    def at(self, declared: TableSchema) -> "Look":
+    def at(self, declared: TableSchema) -> "CatalogTable":
         """Without what it says of columns that have another type by now: that may be another column of the name."""
         alike = {column.name for column in declared.columns if self.types.get(column.name) == column.type_id}
         return replace(
@@ -82,19 +82,19 @@ class Look:
         )
 
 
-def look_at(connection: Connection, table_id: int) -> Look:
+def look_up(connection: Connection, table_id: int) -> CatalogTable:
     """:raises SourceError: the catalog cannot be read."""
     _wait_until_visible(connection, table_id)
     connection.query(QUALIFIED_NAMES_SQL)
     rows = connection.query(_COLUMNS_SQL.format(table=int(table_id)))
     names = connection.query(_NAME_SQL.format(table=int(table_id)))
     if not names:
-        return Look()
+        return CatalogTable()
     [(schema_name, name)] = names
     fills = {str(row[0]): row[3] for row in rows if row[2] == "t" and row[3] is not None}
     rewritten = {str(row[0]): (row[5] or "", str(row[6])) for row in rows if row[2] != "t" and row[4] == "t"}
     fills |= _constants(connection, rewritten)
-    return Look(
+    return CatalogTable(
         is_there=True,
         schema_name=str(schema_name),
         name=str(name),

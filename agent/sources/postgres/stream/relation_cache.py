@@ -17,7 +17,7 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
 from agent.sources.postgres.stream import column_numbers
-from agent.sources.postgres.stream.catalog_lookup import Look
+from agent.sources.postgres.stream.catalog_lookup import CatalogTable
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 
@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 
 class SchemaTracker:
     """``known`` is taken over and kept up to date. ``wants``: whether a new table is, by schema and name; ``takes``:
-    whether it can be replicated. ``look`` asks the catalog, ``has_unknown_fills`` the table, what older rows hold in
+    whether it can be replicated. ``look_up`` asks the catalog, ``has_unknown_fills`` the table, what older rows hold in
     new columns."""
 
     def __init__(
@@ -35,13 +35,13 @@ class SchemaTracker:
         *,
         wants: Callable[[str, str], bool],
         takes: Callable[[TableRecord], bool],
-        look: Callable[[int], Look],
+        look_up: Callable[[int], CatalogTable],
         has_unknown_fills: Callable[[int, Collection[str]], bool],
     ) -> None:
         self.known = known
         self._wants = wants
         self._takes = takes
-        self._look = look
+        self._look_up = look_up
         self._has_unknown_fills = has_unknown_fills
         self._refused: set[int] = set()
         #: tables as they were before the transaction that changes them, and what it has made of them
@@ -65,7 +65,7 @@ class SchemaTracker:
             table_id=table_id,
             schema_name=declared.schema_name,
             name=declared.name,
-            key=_key((), declared, self._look(table_id)),
+            key=_key((), declared, self._look_up(table_id)),
             start_ts=Ts(ts - 1),
             consistent_ts=Ts(ts - 1),
         )
@@ -86,16 +86,16 @@ class SchemaTracker:
             record = known.record
             if table_id == declared.table_id or (record.schema_name, record.name) != name:
                 continue
-            look = self._look(table_id)
+            found = self._look_up(table_id)
             self._before.setdefault((ts, table_id), known)
-            if not look.is_there:
+            if not found.is_there:
                 del self.known[table_id]
                 self._changes.setdefault(ts, {})[table_id] = schema_diff.dropped(known)
-            elif (look.schema_name, look.name) != name and known.schema is not None:
-                renamed = replace(known.schema, schema_name=look.schema_name, name=look.name)
-                after = KnownTable(record.with_(schema_name=look.schema_name, name=look.name), renamed)
+            elif (found.schema_name, found.name) != name and known.schema is not None:
+                renamed = replace(known.schema, schema_name=found.schema_name, name=found.name)
+                after = KnownTable(record.with_(schema_name=found.schema_name, name=found.name), renamed)
                 self.known[table_id] = after
-                self._settle(after, Look(), ts)
+                self._settle(after, CatalogTable(), ts)
 
     def note(self, declared: TableSchema, ts: Ts) -> TableSchema:
         """A known table as the stream declares it at ``ts``, its types resolved; also with its columns' numbers."""
@@ -103,7 +103,7 @@ class SchemaTracker:
         known = self.known[table_id]
         if known.schema is None:
             after = KnownTable(
-                known.record, column_numbers.placed(declared, declared, self._look(table_id).at(declared).places)
+                known.record, column_numbers.placed(declared, declared, self._look_up(table_id).at(declared).places)
             )
         elif _is_same(known.schema, declared):
             after = KnownTable(known.record, column_numbers.placed(known.schema, declared, {}))
@@ -111,7 +111,7 @@ class SchemaTracker:
             return self._change(known, known.schema, declared, ts)
         self.known[table_id] = after
         if (ts, table_id) in self._before:
-            self._settle(after, Look(), ts)
+            self._settle(after, CatalogTable(), ts)
         assert after.schema is not None
         return after.schema
 
@@ -124,35 +124,35 @@ class SchemaTracker:
         return tuple(DdlRecord(ts=ts, changes=changes) for ts, changes in found if changes)
 
     def _change(self, known: KnownTable, schema: TableSchema, declared: TableSchema, ts: Ts) -> TableSchema:
-        look = self._look(declared.table_id).at(declared)
-        after_schema = column_numbers.placed(schema, declared, look.places)
+        found = self._look_up(declared.table_id).at(declared)
+        after_schema = column_numbers.placed(schema, declared, found.places)
         record = known.record.with_(
-            schema_name=declared.schema_name, name=declared.name, key=_key(known.record.key, declared, look)
+            schema_name=declared.schema_name, name=declared.name, key=_key(known.record.key, declared, found)
         )
         after = KnownTable(record, after_schema)
         self._before.setdefault((ts, declared.table_id), known)
         self.known[declared.table_id] = after
-        self._settle(after, look, ts)
+        self._settle(after, found, ts)
         return after_schema
 
-    def _settle(self, after: KnownTable, look: Look, ts: Ts) -> None:
+    def _settle(self, after: KnownTable, found: CatalogTable, ts: Ts) -> None:
         """What the transaction at ``ts`` has made of the table up to now."""
         table_id = after.record.table_id
         before = self._before[ts, table_id]
-        change = _change(before, after, look)
+        change = _change(before, after, found)
         if before is not None and change is not None:
-            unknown_fills = sorted(look.unknown_fills & set(change.added))
+            unknown_fills = sorted(found.unknown_fills & set(change.added))
             if unknown_fills and self._has_unknown_fills(table_id, unknown_fills):
                 change = _hold(before.record, unknown_fills[0])
         self._changes.setdefault(ts, {})[table_id] = change
 
 
-def _change(before: KnownTable | None, after: KnownTable, look: Look) -> TableChange | None:
+def _change(before: KnownTable | None, after: KnownTable, found: CatalogTable) -> TableChange | None:
     if before is None:
         return schema_diff.created(after)
     assert before.schema is not None
     assert after.schema is not None
-    columns = column_numbers.matched(before.schema, after.schema, look.fills)
+    columns = column_numbers.matched(before.schema, after.schema, found.fills)
     return schema_diff.compare(before, after, columns)
 
 
@@ -168,9 +168,9 @@ def _hold(record: TableRecord, column: str) -> TableChange:
     )
 
 
-def _key(before: tuple[str, ...], declared: TableSchema, look: Look) -> tuple[str, ...]:
+def _key(before: tuple[str, ...], declared: TableSchema, found: CatalogTable) -> tuple[str, ...]:
     """What the stream sends as the key; where it sends whole rows, the catalog's, if that is of the same time."""
-    key = look.key if declared.replica_identity == "f" else declared.key
+    key = found.key if declared.replica_identity == "f" else declared.key
     if not set(key) <= {column.name for column in declared.columns}:
         key = ()
     return before if set(before) == set(key) else key

@@ -12,7 +12,7 @@ from agent.settings import SyncSettings
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.stream import catalog_lookup
-from agent.sources.postgres.stream.catalog_lookup import look_at
+from agent.sources.postgres.stream.catalog_lookup import look_up
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
@@ -85,7 +85,7 @@ async def test_a_default_that_may_or_may_not_be_in_the_rows_is_known_to_be_unkno
         "ADD twice int GENERATED ALWAYS AS (id * 2) STORED"
     )
     with connect(rig.uri) as connection:
-        found = look_at(connection, rig.tables[0].table_id)
+        found = look_up(connection, rig.tables[0].table_id)
     assert not found.fills
     assert found.unknown_fills - {"id"} == {"n", "r", "twice"}
 
@@ -96,7 +96,7 @@ def test_the_catalog_is_read_when_the_change_can_be_seen(rig: SyncRig) -> None:
     with connect(rig.uri) as writer, connect(rig.uri) as reader, ThreadPoolExecutor(1) as pool:
         writer.query("BEGIN")
         writer.query("ALTER TABLE a ADD n int DEFAULT 7")
-        found = pool.submit(look_at, reader, table_id)
+        found = pool.submit(look_up, reader, table_id)
         while not writer.query("SELECT 1 FROM pg_locks WHERE NOT granted") and not found.done():
             pass
         writer.query("COMMIT")
@@ -110,7 +110,7 @@ def test_a_table_that_somebody_else_keeps_locked_is_looked_at_all_the_same(
     with connect(rig.uri) as writer, connect(rig.uri) as reader:
         writer.query("BEGIN")
         writer.query("LOCK TABLE a IN ACCESS EXCLUSIVE MODE")
-        assert set(look_at(reader, rig.tables[0].table_id).places) == {"id", "v", "big"}
+        assert set(look_up(reader, rig.tables[0].table_id).places) == {"id", "v", "big"}
 
 
 async def test_renamed_dropped_retyped(rig: SyncRig) -> None:
