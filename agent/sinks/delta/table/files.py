@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from itertools import chain, groupby
@@ -84,15 +84,7 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
     metadata: list[Any] = []
     try:
         with _opened(place, name) as file:
-            with pq.ParquetWriter(
-                file,
-                schema,
-                compression="zstd",
-                compression_level=1,
-                use_dictionary=_repetitive(first),
-                metadata_collector=metadata,
-                store_schema=False,
-            ) as writer:
+            with _writing(file, schema, _repetitive(first), metadata) as writer:
                 writer.write_table(first, row_group_size=_ROW_GROUP_ROWS)
                 del first  # what is written is not kept while the next is made
                 for table in groups:
@@ -103,6 +95,28 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
         raise storage_error(place, f"write {name} in", error) from error
     stats = _stats(metadata[0], schema)
     return DataFile(name, metadata[0].num_rows, size, json.dumps(stats), Schema.from_arrow(schema).to_json())
+
+
+@contextmanager
+def _writing(file: Any, schema: pa.Schema, repetitive: list[str], metadata: list[Any]) -> Iterator[pq.ParquetWriter]:
+    """A writer that is closed in any case. What it says when it cannot be closed any more must not hide why."""
+    writer = pq.ParquetWriter(
+        file,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=repetitive,
+        metadata_collector=metadata,
+        store_schema=False,
+    )
+    try:
+        yield writer
+        writer.close()
+    except BaseException:
+        with suppress(Exception):
+            writer.close()
+        writer.is_open = False  # or it tries once more when it is collected
+        raise
 
 
 def write_files(
