@@ -64,6 +64,7 @@ class Candidacy:
         election = Election(client, session, prefix=keys.owner_prefix(cluster))
         self._session = session
         self._seat = Seat(capture, cluster, client, session, election, peers, settings, ask)
+        self._waiting: dict[str, Waiting] = {}
         self._actor: OwnerActor | None = None
         self._failure: Exception | None = None
         cell: Cell[OwnerInput] = Cell(self._build, "owner", mailbox_size=_MAILBOX_SIZE)
@@ -87,6 +88,8 @@ class Candidacy:
             await self._supervised.run()
         finally:
             self._supervised.close()
+            for waiting in self._waiting.values():  # also those whose jobs nobody has read
+                waiting.done.set()
         if self._failure is not None:
             raise self._failure
 
@@ -124,8 +127,8 @@ class Candidacy:
         """
         if not self.is_owner:
             raise NotOwnerError("this capture is not the owner; ask the owner")
-        waiting = Waiting()
         job = replace(job, job_id=uuid.uuid4().hex)
+        waiting = self._waiting[job.job_id] = Waiting()
         try:
             self._ref.tell_nowait(Submitted(job, waiting))
             with anyio.move_on_after(_JOB_TIMEOUT_S):
@@ -135,12 +138,11 @@ class Candidacy:
         except ActorDeadError:
             raise NotOwnerError("this capture has just ceased to be the owner; ask again") from None
         finally:
-            if self._actor is not None:
-                self._actor.forget(job.job_id)
+            del self._waiting[job.job_id]
         return _result(waiting)
 
     def _build(self) -> OwnerActor:
-        self._actor = OwnerActor(self._seat, fail=self._fail)
+        self._actor = OwnerActor(self._seat, self._waiting, fail=self._fail)
         return self._actor
 
     def _fail(self, error: Exception) -> None:

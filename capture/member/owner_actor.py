@@ -10,7 +10,7 @@ lost, and there is no more of it than was asked.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,13 +83,14 @@ class Seat:
 
 
 class OwnerActor:
-    """One life. ``fail`` takes what ends the membership, as no other life could do better."""
+    """One life. ``waiting``: everybody who waits for an answer now, by job. ``fail`` takes what ends the membership, as
+    no other life could do better."""
 
-    def __init__(self, seat: Seat, *, fail: Callable[[Exception], None]) -> None:
+    def __init__(self, seat: Seat, waiting: Mapping[str, Waiting], *, fail: Callable[[Exception], None]) -> None:
         self.worker: EtcdWorker | None = None
         self._seat = seat
+        self._waiting = waiting
         self._fail = fail
-        self._waiting: dict[str, Waiting] = {}
         self._is_leaving = False
         self._scope: anyio.CancelScope | None = None
         self._context: Context | None = None
@@ -98,16 +99,16 @@ class OwnerActor:
         self._context = context
         context.start(self._campaign, "campaign")
 
-    async def on_stop(self) -> None:
-        self._abandon_jobs()
-
     async def handle(self, message: OwnerInput) -> None:
         match message:
             case Message():
                 if self.worker is not None:
                     await self.worker.take(message)
             case Submitted(job, waiting):
-                await self._submit(job, waiting)
+                if self.worker is None:
+                    waiting.done.set()
+                elif not waiting.done.is_set():  # an ownership that ended has sent its askers away
+                    await self.worker.take(job)
             case Leave():
                 self._is_leaving = True
                 self.resign()
@@ -116,17 +117,6 @@ class OwnerActor:
         """Resign; campaign again in a second, unless leaving."""
         if self._scope is not None:
             self._scope.cancel()
-
-    def forget(self, job_id: str) -> None:
-        """Nobody waits for it any more."""
-        self._waiting.pop(job_id, None)
-
-    async def _submit(self, job: Job, waiting: Waiting) -> None:
-        if self.worker is None:
-            waiting.done.set()
-            return
-        self._waiting[job.job_id] = waiting
-        await self.worker.take(job)
 
     async def _campaign(self) -> None:
         assert self._context is not None
@@ -156,7 +146,8 @@ class OwnerActor:
             _log.warning("ownership given up", reason=str(error))
         finally:
             self.worker = None
-            self._abandon_jobs()
+            for waiting in self._waiting.values():
+                waiting.done.set()
             await election.resign()
 
     async def _serve(self) -> None:
@@ -199,15 +190,10 @@ class OwnerActor:
             _log.exception("an order cannot be sent", changefeed=message.changefeed, exc_info=error)
 
     def _answer(self, answer: Answer) -> None:
-        waiting = self._waiting.pop(answer.job_id, None)
+        waiting = self._waiting.get(answer.job_id)
         if waiting is not None:
             waiting.answer = answer
             waiting.done.set()
-
-    def _abandon_jobs(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for one in waiting.values():
-            one.done.set()
 
 
 def _owner_settings() -> OwnerSettings:

@@ -245,3 +245,21 @@ async def test_an_owner_that_nobody_lets_tick_takes_no_more_than_it_has_room_for
         assert len(sent) == 2_000
         await anyio.sleep(300)
         assert await candidacy.submit(jobs.List("")) == ()
+
+
+async def test_a_job_that_nobody_has_read_is_answered_when_the_candidacy_ends() -> None:
+    """The session is lost with the job in the mailbox: who asked must not wait for what nobody reads any more."""
+    outcome: list[Exception] = []
+
+    async def ask(candidacy: Candidacy) -> None:
+        try:
+            await candidacy.submit(jobs.List(""))
+        except NotOwnerError as error:
+            outcome.append(error)
+
+    async with anyio.create_task_group() as tasks, member(MemoryEtcd(), "a") as (candidacy, _):
+        await until_owner(candidacy)
+        started = anyio.current_time()
+        tasks.start_soon(ask, candidacy)
+    assert len(outcome) == 1
+    assert anyio.current_time() - started < 10
