@@ -84,6 +84,7 @@ LATE: frozenset[tuple[SpanState, type[effects.SpanEvent]]] = frozenset(
     for event in (effects.SpanPrepared, effects.SpanRunning)
     if (state, event) not in EVENTS
 )
+_NAMES = {state: state.name.lower() for state in SpanState}
 #: state → the orders that may be in work in it
 _IN_WORK: dict[SpanState, tuple[Order | None, ...]] = {
     SpanState.PREPARING: (Order.PREPARE,),
@@ -140,7 +141,7 @@ class LocalSpan:
         if state is None and (self.state, type(event)) in LATE:
             return Step()
         if state is None:
-            raise invalid(f"span {self.span}", self.state.name.lower(), said, self._steps)
+            raise invalid(f"span {self.span}", _NAMES[self.state], said, self._steps)
         self._enter(state, said)
         if isinstance(event, effects.SpanStopped):
             self._raise_checkpoint(event.checkpoint)
@@ -183,7 +184,7 @@ class LocalSpan:
 
     def _enter(self, state: SpanState, cause: str) -> None:
         before, self.state = self.state, state
-        self._steps = noted(self._steps, before.name.lower(), cause, state.name.lower())
+        self._steps = noted(self._steps, _NAMES[before], cause, _NAMES[state])
 
     def validate(self) -> None:
         """Assert what holds between two messages."""
