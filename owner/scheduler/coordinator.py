@@ -16,7 +16,7 @@ from owner.scheduler.lowest import Lowest
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
 from owner.scheduler.replication import Order, ReplicationSet
 from owner.scheduler.span_index import SpanIndex
-from owner.scheduler.spans import TableSpans, refuse_overlap, spans_of, wanted_spans
+from owner.scheduler.spans import TableSpans, assert_whole, refuse_overlap, spans_of, wanted_spans
 from owner.scheduler.tasks import Burst, Task
 from owner.scheduler.view import View
 from owner.settings import SchedulerSettings
@@ -166,6 +166,8 @@ class Coordinator:
         present = self.captures.captures.keys()
         for span, replication in self.sets.items():
             assert replication.captures.keys() <= present, f"span {span} is on captures that are gone"
+        for table in self._tables or ():
+            assert_whole(table, spans_of(table, self._table_spans))
         for span, task in self.inflight.running.items():
             assert task.span == span, f"the task of {span} is of {task.span}"
 

@@ -48,6 +48,14 @@ def span_count(rows: int, captures: int, *, rows_per_span: int) -> int:
     return max(1, min(shared_spans(captures), rows // rows_per_span))
 
 
+def assert_whole(table_id: int, spans: Collection[TableSpan]) -> None:
+    """Assert that ``spans`` lie side by side and are the table, or that there are none: nobody may write it now."""
+    ends = [0, *(span.end for span in spans)]
+    for span, end in zip(spans, ends, strict=False):
+        assert (span.table_id, span.start) == (table_id, end), f"{span} does not follow on {end} of table {table_id}"
+    assert not spans or ends[-1] == KEY_SPACE, f"the spans of table {table_id} end at {ends[-1]:x}"
+
+
 def refuse_overlap(leftovers: Iterable[TableSpan], known: Collection[TableSpan], table_spans: TableSpans) -> None:
     """``leftovers`` should not be replicated (any more): none may lie across one that should be, and is known.
 

@@ -13,6 +13,7 @@ from owner.feed.sync_points import Phase
 from owner.progress.barrier import Hold
 from owner.scheduler.captures import CaptureStatus
 from owner.scheduler.replication import SetState
+from owner.scheduler.spans import even_spans
 from owner.scheduler.tasks import RemoveTask
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedStatus
@@ -102,6 +103,14 @@ def _error_of_another_table(cluster: SmallCluster) -> None:
     _of(cluster)[0].held._errors[1] = error().with_(table_id=2)
 
 
+def _with_a_hole(cluster: SmallCluster) -> None:
+    _of(cluster)[1].coordinator._table_spans = {1: even_spans(1, 4)[1:]}
+
+
+def _without_an_end(cluster: SmallCluster) -> None:
+    _of(cluster)[1].coordinator._table_spans = {1: even_spans(1, 4)[:3]}
+
+
 def _known_by_another_name(cluster: SmallCluster) -> None:
     cluster.owner.changefeeds[FEED].id = type(FEED)("other")
 
@@ -123,6 +132,8 @@ def _known_by_another_name(cluster: SmallCluster) -> None:
         (_run_of_another_epoch, "under its own epoch"),
         (_asked_while_spans_run, "whose spans still run"),
         (_error_of_another_table, "is of table 2"),
+        (_with_a_hole, "does not follow on 0 of table 1"),
+        (_without_an_end, "the spans of table 1 end at"),
         (_known_by_another_name, "is known as feed"),
     ],
 )
