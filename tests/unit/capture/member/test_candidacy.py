@@ -104,6 +104,23 @@ async def test_a_seat_given_up_goes_to_the_next_and_its_askers_are_told() -> Non
         await until_owner(first)
 
 
+async def test_who_asks_while_the_owner_ends_hears_so_at_once() -> None:
+    """The request is in the mailbox of an actor that will never look at it: an operator would wait for a minute."""
+    heard: list[float] = []
+
+    async def ask(candidacy: Candidacy) -> None:
+        with pytest.raises(NotOwnerError, match="before it answered"):
+            await candidacy.submit(jobs.List(""))
+        heard.append(anyio.current_time())
+
+    async with anyio.create_task_group() as tasks:
+        async with member(MemoryEtcd(), "a") as (candidacy, _):
+            await until_owner(candidacy)
+            tasks.start_soon(ask, candidacy)
+            ended_at = anyio.current_time()
+    assert heard == [ended_at]
+
+
 async def test_who_leaves_never_stands_again() -> None:
     etcd = MemoryEtcd()
     async with member(etcd, "a") as (candidacy, _):
