@@ -113,11 +113,10 @@ async def test_who_asks_while_the_owner_ends_hears_so_at_once() -> None:
             await candidacy.submit(jobs.List(""))
         heard.append(anyio.current_time())
 
-    async with anyio.create_task_group() as tasks:
-        async with member(MemoryEtcd(), "a") as (candidacy, _):
-            await until_owner(candidacy)
-            tasks.start_soon(ask, candidacy)
-            ended_at = anyio.current_time()
+    async with anyio.create_task_group() as tasks, member(MemoryEtcd(), "a") as (candidacy, _):
+        await until_owner(candidacy)
+        tasks.start_soon(ask, candidacy)
+        ended_at = anyio.current_time()
     assert heard == [ended_at]
 
 
