@@ -169,7 +169,8 @@ class SyncRig:
 
     def schemas(self) -> list[TableSchema]:
         """The schema of every batch of the log, in log order."""
-        paths = (self.directory.path_of(name) for name in sorted(self.directory.names()))
+        names = sorted(name for name in self.directory.names() if name.endswith(".arrow"))
+        paths = (self.directory.path_of(name) for name in names)
         return [schema for path in paths for schema, _, _ in segment.read_batches(path)]
 
     def expected(self) -> list[LoggedEvent]:
