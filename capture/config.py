@@ -193,7 +193,8 @@ def _readable(error: ValidationError, *, where: str) -> ConfigError:
     key = _written([str(part) for part in first["loc"]])
     subject = f"{key!r} in {where}" if key else where
     text = _WORDS.get(str(first["type"]), str(first["msg"]).removeprefix("Value error, "))
-    return ConfigError(f"{subject}: {text[:1].lower() + text[1:]}; correct its value")
+    cure = "" if ";" in text else "; correct its value"
+    return ConfigError(f"{subject}: {text[:1].lower() + text[1:]}{cure}")
 
 
 def _written(path: Sequence[str]) -> str:

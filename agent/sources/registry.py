@@ -29,11 +29,7 @@ def open_source(uri: str, scope: Scope) -> Source:
 
     :raises SourceConfigError: malformed, or a scheme that there is no source for.
     """
-    try:
-        scheme = urlsplit(uri).scheme
-    except ValueError:
-        raise SourceConfigError("the source URI is malformed; write postgresql://user:password@host:port/db") from None
-    return _plugin(scheme).open(uri, scope)
+    return _plugin(_scheme(uri)).open(uri, scope)
 
 
 def check_settings(uri: str, config: ChangefeedConfig) -> None:
@@ -41,7 +37,7 @@ def check_settings(uri: str, config: ChangefeedConfig) -> None:
 
     :raises SourceConfigError: the source that ``uri`` names has no such setting, or not with that value.
     """
-    scheme = urlsplit(uri).scheme
+    scheme = _scheme(uri)
     kind = _plugin(scheme).settings
     given = config.source_settings
     if unknown := sorted(given.keys() - kind.model_fields.keys()):
@@ -100,6 +96,13 @@ def dialect(name: str) -> Dialect:
     if plugin is None or plugin.dialect != name:
         raise DecodeError(f"there is no source of dialect {name!r}; install its package on every capture")
     return plugin.reader()
+
+
+def _scheme(uri: str) -> str:
+    try:
+        return urlsplit(uri).scheme
+    except ValueError:
+        raise SourceConfigError("the source URI is malformed; write postgresql://user:password@host:port/db") from None
 
 
 def _plugin(scheme: str) -> SourcePlugin:

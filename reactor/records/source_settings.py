@@ -23,5 +23,9 @@ def placed(data: Any) -> Any:
     flat = {name: value for name, value in given.items() if name in STORED_FLAT}
     for name, value in flat.items():
         if data.get(name, value) != value:
-            raise PydanticCustomError("twice", "{name} is set below [source] and outside of it", {"name": name})
+            raise PydanticCustomError(
+                "twice",
+                "{name} is set below [source] and outside of it; keep the one below [source]",
+                {"name": name.replace("_", "-")},
+            )
     return {**data, **flat, "source": {name: value for name, value in given.items() if name not in flat}}

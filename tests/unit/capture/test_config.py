@@ -114,7 +114,10 @@ def test_settings_of_a_source_that_nobody_here_knows_are_kept_for_its_plugin(fil
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('slot = "a"\n[source]\nslot = "b"', r"slot is set below \[source\] and outside of it"),
+        (
+            'slot = "a"\n[source]\nslot = "b"',
+            r"slot is set below \[source\] and outside of it; keep the one below \[source\]$",
+        ),
         ('[source]\nzero-dates = "never"', r"'zero-dates' in .*: input should be 'null', 'strict' or 'string'"),
         ("[source]\ntables = [1]", r"'source.tables.*' in .*: input should be"),
         ("force-replicat = true", r"unknown key 'force-replicat' in .*; did you mean 'force-replicate'\?"),

@@ -5,6 +5,7 @@ import pytest
 from agent.errors import SourceConfigError
 from agent.ports.source import Scope
 from agent.sources import open_source
+from agent.sources.registry import check_settings
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
 
 SCOPE = Scope("cluster", "feed", SinkMode.UPSERT, ChangefeedConfig())
@@ -24,3 +25,5 @@ def test_mistakes_are_one_line_without_secrets(uri: str, message: str) -> None:
         open_source(uri, SCOPE)
     assert "\n" not in str(caught.value)
     assert "geheim" not in str(caught.value)
+    with pytest.raises(SourceConfigError, match=message):
+        check_settings(uri, SCOPE.config)
