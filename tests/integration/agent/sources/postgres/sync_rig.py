@@ -36,7 +36,7 @@ from agent.sources.postgres.streams import PostgresStreams
 from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
-from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey, ddl_prefix
 from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig, LogHead, SinkMode, TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
@@ -65,6 +65,10 @@ class SyncRig:
     settings: SyncSettings = field(default_factory=SyncSettings)
     checkpoint_ts: int = 0
     retention_s: float = 600.0
+    #: where a held table is, and how long, and how much, is kept for it
+    held_ts: int = MAX_TS
+    held_retention_s: float = 86_400.0
+    held_bytes: int = 10 << 30
     #: the tables as they begin; without them, as the stream first declares them
     first_schemas: dict[int, TableSchema] = field(default_factory=dict)
     #: which new tables are wanted
@@ -95,7 +99,9 @@ class SyncRig:
             self.start,
             writer=LogWriter(self.store(), capture=CaptureId(capture)),
             directory=self.directory,
-            needs=lambda: Needs(Ts(self.checkpoint_ts), self.retention_s),
+            needs=lambda: Needs(
+                Ts(self.checkpoint_ts), self.retention_s, Ts(self.held_ts), self.held_retention_s, self.held_bytes
+            ),
             settings=self.settings,
         )
 
