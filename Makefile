@@ -52,7 +52,7 @@ simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its st
 soak: java mariadb ## random schema changes, rows and kills on three servers: MINUTES=15 for each of three seeds, or SEED=7
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seeds $(SEED)) $(ARGS)
 
-matrix: java mariadb mysql iproute ## captures fall at every fail-point, and longer stories of faults: a quarter of an hour on two cores
+matrix: java mariadb mysql iproute ## what make test leaves out: every fail-point, longer stories of faults, all generated cases
 	@$(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) --hypothesis-profile matrix tests/unit)
 

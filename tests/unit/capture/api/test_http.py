@@ -10,6 +10,7 @@ import httpx
 import pytest
 from anyio.abc import SocketAttribute, SocketListener
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from capture.api import http
 from capture.api.client import Client, RemoteError
@@ -131,7 +132,9 @@ async def test_what_passes_by_itself_is_503() -> None:
 async def test_our_own_faults_are_500_in_one_masked_line() -> None:
     cluster = MemoryCluster()
     cluster.breaks_with = RuntimeError("no route to\npostgresql://u:geheim@h/d")
-    answer = await call(cluster, "GET", "/api/v2/changefeeds")
+    with capture_logs() as logged:
+        answer = await call(cluster, "GET", "/api/v2/changefeeds")
+    assert [entry["log_level"] for entry in logged] == ["error"]
     assert answer.status_code == 500
     assert answer.json() == {
         "error_code": "Internal",

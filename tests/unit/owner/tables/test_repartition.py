@@ -202,6 +202,7 @@ def lose_the_answer(cluster: SmallCluster) -> None:
 FAULTS = [lose_owner, lose_capture, lose_owner_and_capture, fail_a_run, pause_and_resume, lose_the_answer]
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("after", range(1, 16))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_is_lost_wherever_it_goes_on(fault: Callable[[SmallCluster], None], after: int) -> None:
@@ -223,6 +224,7 @@ def test_whatever_is_lost_wherever_it_goes_on(fault: Callable[[SmallCluster], No
     assert cluster.checkpoint_ts() > before
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("second", range(1, 16, 2))
 @pytest.mark.parametrize("first", range(1, 16, 2))
 def test_two_new_owners_one_after_the_other(first: int, second: int) -> None:
