@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from agent.errors import PositionLostError
+from agent.errors import PositionLostError, SourceConfigError
 from agent.filter.tables import TableFilter
 from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema, ZeroDates
@@ -93,6 +93,11 @@ class MysqlSource:
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
         with connect(self._target) as connection:
             names = catalog.names_of(connection, table_ids)
+            if len(names) < len(set(table_ids)):
+                raise SourceConfigError(
+                    f"a table of changefeed {self._scope.changefeed} is gone from {connection.target}; start the "
+                    "changefeed again"
+                )
             return catalog.read_schemas(connection, names.values(), zero_dates=self._zero_dates)
 
     def streams(self, order: StreamOrder) -> MysqlStreams:

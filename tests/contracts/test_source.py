@@ -1,0 +1,237 @@
+"""The source contract, over every source: each change comes once and in order, and again from any position."""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import count
+from typing import Any
+
+import pytest
+
+from agent.errors import PositionLostError, SourceAuthError, SourceConfigError, SourceError
+from agent.ports.plugin import sources
+from agent.ports.snapshot import DumpOrder
+from agent.ports.source import Identity, Position, Scope, Source, SourceReport, Stream, StreamOrder
+from agent.rows.arena import Arena, LogChunk
+from agent.rows.changes import DELETE, INSERT, UPDATE
+from agent.sinks import open_sink
+from agent.sources import open_source, place_name
+from agent.sources.registry import arrow_schema, decode, read_chunks
+from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
+from reactor.ids import Ts
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
+from tests.integration.agent.flush.test_job import Inline
+
+_NUMBERS = count()
+_ARENA_BYTES = 1 << 20
+_DATABASE = "contract"
+_READ_S = 30.0
+
+#: commit Ts, operation, id, name
+Read = tuple[int, int, int, str | None]
+
+
+@dataclass
+class Bed:
+    """One table with a key and a text, ``t`` in statements, and a changefeed over it."""
+
+    server: EmbeddedPostgres | EmbeddedMariaDB
+    name: str
+
+    @classmethod
+    def of(cls, server: EmbeddedPostgres | EmbeddedMariaDB) -> "Bed":
+        if not server.has_database(_DATABASE):
+            server.create_database(_DATABASE)
+        bed = cls(server, f"contract_{next(_NUMBERS)}")
+        bed.run("CREATE TABLE t (id int PRIMARY KEY, name varchar(20))")
+        return bed
+
+    @property
+    def uri(self) -> str:
+        return self.server.uri(_DATABASE) if isinstance(self.server, EmbeddedPostgres) else self.server.uri()
+
+    @cached_property
+    def source(self) -> Source:
+        config = ChangefeedConfig(filter=FilterConfig(rules=(f"*.{self.name}",)))
+        return open_source(self.uri, Scope("c", self.name.replace("_", "-"), SinkMode.UPSERT, config))
+
+    @cached_property
+    def report(self) -> SourceReport:
+        return self.source.discover()
+
+    def run(self, *statements: str) -> None:
+        for statement in statements:
+            self.server.execute(re.sub(r"\bt\b", self.name, statement), database=_DATABASE)
+
+    def begin(self) -> Position:
+        self.source.prepare(self.report.tables)
+        return self.source.begin(self.report.tables)
+
+    def chunks(self, at: Position, rows: int) -> list[LogChunk]:
+        """The stream from there, until so many rows have come; each chunk as the log would store it."""
+        schemas = self.source.read_schemas([table.table_id for table in self.report.tables])
+        reader = 4_100_000 + next(_NUMBERS) if self.source.numbers_readers else 0
+        order = StreamOrder(self.report.tables, self.report.identity, schemas, reader)
+        found: list[LogChunk] = []
+        deadline = time.monotonic() + _READ_S
+        with closing(self.source.streams(order).open(at, Arena(_ARENA_BYTES))) as opened:
+            while len(list(_changes(found))) < rows:
+                assert time.monotonic() < deadline, "the rows have not come"
+                opened.stream.read(timeout_s=0.1)
+                if opened.stream.complete_rows:
+                    found.append(opened.prove(opened.stream.cut(Arena(_ARENA_BYTES))))
+        return found
+
+    def read(self, at: Position, rows: int) -> list[Read]:
+        return list(_changes(self.chunks(at, rows)))
+
+
+def _changes(chunks: Sequence[LogChunk]) -> Iterator[Read]:
+    for chunk in chunks:
+        for part in chunk.batches():
+            found = decode(part.schema, part.batch, ("id",))
+            images = zip(found.after.to_pylist(), _before(found.before, len(found)), strict=True)
+            for ts, operation, (after, before) in zip(found.commit_ts, found.op, images, strict=True):
+                row = before if operation == DELETE else after
+                yield int(ts), int(operation), row["id"], None if operation == DELETE else row["name"]
+
+
+def _read_long(stream: Stream) -> None:
+    for _ in range(100):
+        stream.read(timeout_s=0.1)
+
+
+def _before(images: Any, rows: int) -> list[Any]:
+    return images.to_pylist() if images is not None else [None] * rows
+
+
+class SourceContract:
+    """Over ``bed``, which each source makes."""
+
+    def test_it_finds_its_tables_and_knows_its_server(self, bed: Bed) -> None:
+        report = bed.source.check()
+        assert [(table.name, table.key) for table in report.tables] == [(bed.name, ("id",))]
+        assert bed.source.discover() == report
+        bed.source.check_identity(report.identity)
+        with pytest.raises(PositionLostError):
+            bed.source.check_identity(replace(report.identity, system_id="another"))
+        bed.source.check_identity(Identity(""))
+
+    def test_every_change_comes_once_and_in_order(self, bed: Bed) -> None:
+        at = bed.begin()
+        bed.run(
+            "INSERT INTO t VALUES (1, 'a'), (2, NULL)",
+            "UPDATE t SET name = 'b' WHERE id = 1",
+            "DELETE FROM t WHERE id = 2",
+        )
+        found = bed.read(at, 4)
+        assert [change[1:] for change in found] == [
+            (INSERT, 1, "a"),
+            (INSERT, 2, None),
+            (UPDATE, 1, "b"),
+            (DELETE, 2, None),
+        ]
+        positions = [ts for ts, *_ in found]
+        assert positions == sorted(positions)
+        assert len(set(positions)) == 3, "a Ts for each transaction"
+        assert at.ts < positions[0]
+        assert positions[-1] <= bed.source.current_ts(at)
+
+    def test_what_is_read_again_is_the_same(self, bed: Bed) -> None:
+        at = bed.begin()
+        bed.run(*(f"INSERT INTO t VALUES ({key}, 'n{key}')" for key in range(4)))
+        first = bed.chunks(at, 4)
+        assert bed.read(at, 4) == list(_changes(first))
+        bed.run("INSERT INTO t VALUES (9, 'last')")
+        behind = Position(first[-1].resolved_ts, first[-1].position)
+        assert [change[2] for change in bed.read(behind, 1)] == [9]
+        assert place_name(bed.uri, behind)
+
+    def test_tables_are_what_their_rows_say(self, bed: Bed) -> None:
+        [table] = bed.report.tables
+        schema = bed.source.read_schemas([table.table_id])[table.table_id]
+        assert (schema.table_id, schema.name, schema.key) == (table.table_id, bed.name, ("id",))
+        assert arrow_schema(schema).names == ["id", "name"]
+        at = bed.begin()
+        bed.run("INSERT INTO t VALUES (1, 'a')")
+        [chunk] = bed.chunks(at, 1)
+        assert [arrow_schema(part.schema) for part in chunk.batches()] == [arrow_schema(schema)]
+        with pytest.raises(SourceConfigError):
+            bed.source.read_schemas([table.table_id + 1])
+
+    def test_a_comparison_sees_one_moment(self, bed: Bed) -> None:
+        at = bed.begin()
+        bed.run("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+        [chunk] = bed.chunks(at, 2)
+        [table] = bed.report.tables
+        log = Position(chunk.resolved_ts, chunk.position)
+        with closing(bed.source.snapshot([table], log)) as snapshot:
+            bed.run("DELETE FROM t")
+            for _ in range(2):
+                rows = [row for batch in snapshot.read(snapshot.schema(table)) for row in batch.to_pylist()]
+                assert sorted(row["id"] for row in rows) == [1, 2]
+            assert chunk.last_ts <= snapshot.ts <= bed.source.current_ts(log)
+
+    def test_a_dump_has_all_rows_and_can_be_stored(self, bed: Bed) -> None:
+        bed.run("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, NULL)")
+        bed.source.prepare(bed.report.tables)
+        blackhole = partial(open_sink, "blackhole://", changefeed="f", mode=SinkMode.UPSERT)
+        order = DumpOrder(bed.report.tables, SinkMode.UPSERT, blackhole, epoch=1)
+        with bed.source.dumper.open(order, None, {}, Inline()) as session:
+            [table] = session.plan.tables
+            assert read_chunks(table.schema, table.chunks.to_fields()) == table.chunks
+            files = [file for number in range(table.chunks.count) for file in session.stage(table, number, str(number))]
+            session.verify()
+            assert session.is_alive()
+            start = Position(session.plan.start_ts, session.plan.position)
+        assert sum(file.rows for file in files) == 3
+        [settled] = bed.source.dumper.settle([table.record.with_(start_ts=start.ts)])
+        assert settled.table_id == table.record.table_id
+        bed.run("INSERT INTO t VALUES (4, 'behind')")
+        assert [change[2] for change in bed.read(start, 1)] == [4]
+
+    def test_a_stream_can_be_ended_from_outside(self, bed: Bed) -> None:
+        at = bed.begin()
+        order = StreamOrder(bed.report.tables, bed.report.identity, reader=4_100_000 + next(_NUMBERS))
+        with closing(bed.source.streams(order).open(at, Arena(_ARENA_BYTES))) as opened:
+            opened.abort()
+            with pytest.raises(SourceError):
+                _read_long(opened.stream)
+
+    def test_what_was_made_is_removed_as_often_as_asked(self, bed: Bed) -> None:
+        bed.begin()
+        for _ in range(2):
+            bed.source.drop()
+
+    def test_a_start_in_the_future_is_refused(self, bed: Bed) -> None:
+        with pytest.raises(SourceConfigError):
+            bed.source.check_start(Ts(bed.source.current_ts() + (1 << 40)))
+
+    def test_no_error_shows_a_password(self, bed: Bed) -> None:
+        scheme, _, rest = bed.uri.partition("://")
+        wrong = f"{scheme}://nobody:geheim@{rest.rpartition('@')[2]}"
+        with pytest.raises(SourceAuthError) as caught:
+            open_source(wrong, Scope("c", "f", SinkMode.UPSERT, ChangefeedConfig())).check()
+        assert "geheim" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+class TestPostgres(SourceContract):
+    @pytest.fixture
+    def bed(self, postgres: EmbeddedPostgres) -> Iterator[Bed]:
+        bed = Bed.of(postgres)
+        yield bed
+        bed.source.drop()
+
+
+class TestMysql(SourceContract):
+    @pytest.fixture
+    def bed(self, server: EmbeddedMariaDB) -> Bed:
+        return Bed.of(server)
+
+
+def test_every_source_is_under_test() -> None:
+    assert {source.dialect for source in sources().usable()} == {"postgresql", "mysql"}
