@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 
 from agent.errors import FilterError
 
@@ -48,12 +48,20 @@ class Expression:
         return mask
 
 
+def _place(error: SqlglotError) -> str:
+    """Where reading ended, if that is known; the parser's own words name its classes."""
+    [first, *_] = error.errors if isinstance(error, ParseError) and error.errors else [{}]
+    return f" at character {first['col']}" if first.get("line") == 1 and first.get("col") else ""
+
+
 def parse(text: str) -> Expression:
     """:raises FilterError: not one SQL expression, or one with parts that are not supported."""
     try:
         trees = [tree for tree in sqlglot.parse(text, dialect="mysql") if tree is not None]
     except SqlglotError as error:
-        raise FilterError(f"the expression {text!r} cannot be read: {str(error).splitlines()[0]}") from None
+        raise FilterError(
+            f"the expression {text!r} cannot be read{_place(error)}; write one condition in SQL"
+        ) from None
     if len(trees) != 1:
         raise FilterError(f"the expression {text!r} is not one condition; join conditions with AND or OR")
     _refuse_unknown(trees[0], text)

@@ -54,4 +54,5 @@ def _check_options(plugin: SinkPlugin, uri: SinkUri) -> None:
             known = sorted(plugin.options.model_fields)
             rest = f"knows {', '.join(known)}" if known else "has none"
             raise SinkUriError(f"unknown option {name!r}: {uri.scheme}:// {rest}") from None
-        raise SinkUriError(f"option {name} of {uri.scheme}:// is wrong: {wrong['msg']}") from None
+        reason = wrong["msg"][:1].lower() + wrong["msg"][1:]
+        raise SinkUriError(f"option {name} of {uri.scheme}:// is wrong: {reason}; correct it") from None

@@ -62,7 +62,8 @@ def test_the_columns_that_it_reads() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("price >", "cannot be read"),
+        ("price >", "cannot be read at character 7; write one condition in SQL"),
+        ("price = 'a", "cannot be read; write one condition in SQL"),
         ("1; DROP TABLE x", "is not one condition"),
         ("", "is not one condition"),
         ("sleep(5)", "not supported"),

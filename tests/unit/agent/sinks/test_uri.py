@@ -47,10 +47,10 @@ def test_what_is_shown_has_no_secret() -> None:
         ("delta+file:///lake?retention=1", r"unknown option 'retention': delta\+file:// knows deletion_vectors, ret"),
         (
             "delta+file:///lake?retention_seconds=soon",
-            r"option retention_seconds of delta\+file:// is wrong: Input should",
+            r"option retention_seconds of delta\+file:// is wrong: input should",
         ),
-        ("delta+file:///lake?retention_seconds=-1", "retention_seconds of .* is wrong: Input should be greater"),
-        ("delta+file:///lake?retention_seconds=" + "9" * 30, "retention_seconds of .* is wrong: Input should be less"),
+        ("delta+file:///lake?retention_seconds=-1", "retention_seconds of .* is wrong: input should be greater"),
+        ("delta+file:///lake?retention_seconds=" + "9" * 30, "retention_seconds of .* is wrong: input should be less"),
         ("delta+s3:///prefix", r"names no bucket; write delta\+s3://bucket/prefix"),
         ("delta+s3://[::1", "is malformed"),
         ("", "is not a URI"),
