@@ -24,19 +24,31 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from numba import config, njit, types
+from numba.extending import register_jitable
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: read-only bytes; a writable array is accepted too
 DATA: Final = types.Array(types.uint8, 1, "C", readonly=True)
+OUT: Final = types.uint8[::1]
+BITMAP: Final = OUT
+#: where values begin in ``DATA``
+POSITIONS: Final = types.int64[::1]
+#: of an Arrow array that is being made, and of a finished one
+OFFSETS: Final = types.int32[::1]
+READ_OFFSETS: Final = types.Array(types.int32, 1, "C", readonly=True)
+PAIR: Final = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 _PACKAGE: Final = Path(__file__).parents[1]
+#: a kernel, or a call that makes one of a loop (``agent.kernels.fixed``)
+_MAKES: Final = re.compile(rb"^(@|[a-z_0-9]+ = )([a-z]+_)*(kernel|loop)\(", re.MULTILINE)
 _IMPORTS: Final = re.compile(rb"^from agent\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 _numba: Final[Any] = config  # its names are made at run time
 _COMPILE: Final = "from agent.kernels.jit import compile_all; compile_all()"
@@ -58,6 +70,12 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
         return made
 
     return make
+
+
+def inlined(function: F) -> F:
+    """A plain function for kernels to call, also those that are given it: only as such does a kernel made of it have
+    the same name in the cache of every process."""
+    return register_jitable(function)
 
 
 def compile_all() -> None:
@@ -116,7 +134,7 @@ def _home() -> Path | None:
 
 @cache
 def _kernel_files() -> tuple[Path, ...]:
-    return tuple(sorted(file for file in _PACKAGE.rglob("*.py") if b"\n@kernel(" in file.read_bytes()))
+    return tuple(sorted(file for file in _PACKAGE.rglob("*.py") if _MAKES.search(file.read_bytes())))
 
 
 def _inputs() -> Iterator[Path]:

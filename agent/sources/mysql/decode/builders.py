@@ -11,23 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from agent.kernels.columns import NOT_OF_ITS_TYPE, TOO_MUCH, BadValueError, allocate
+from agent.kernels.fixed import GOOD, Kernel, fill_validity
 from agent.kernels.jit import Bytes, Ints
 from agent.sources.mysql.decode import kernels_bytes
-from agent.sources.mysql.decode.kernels_numbers import GOOD, fill_validity
 
-#: fills values from a row on; returns the first bad row, or ``GOOD`` minus how many rows it has turned NULL
-Kernel = Callable[..., int]
 _OFFSET_MAX: Final = 2**31 - 1
-NOT_OF_ITS_TYPE: Final = "its bytes are not a value of the column's type"
-
-
-class BadValueError(Exception):
-    """A value that cannot be had; ``row`` is in the batch at hand."""
-
-    def __init__(self, row: int, reason: str = NOT_OF_ITS_TYPE) -> None:
-        super().__init__(reason)
-        self.row = row
-        self.reason = reason
 
 
 class Builder(Protocol):
@@ -41,12 +30,6 @@ class Builder(Protocol):
     def finish(self) -> pa.Array:
         """:raises BadValueError: a value that is not of the column's type."""
         ...
-
-
-def allocate(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Room from Arrow's pool, not cleared."""
-    size = np.dtype(dtype).itemsize
-    return np.frombuffer(pa.allocate_buffer(max(count, 1) * size), dtype, max(count, 1))
 
 
 class _Validity:
@@ -83,7 +66,7 @@ class Fixed:
         self._arrow = arrow
         self._kernel, self._arguments, self._reason = kernel, arguments, reason
         words = 2 if pa.types.is_decimal(arrow) else 1
-        values = allocate(rows * words, dtype)[: rows * words]
+        values = allocate(rows * words, dtype)
         self.values: npt.NDArray[Any] = values.reshape(rows, 2) if words == 2 else values
         self.validity = _Validity(rows)
 
@@ -123,7 +106,7 @@ class Values:
         self, arrow: pa.DataType, rows: int, size: int, *, prefix: int, skip: int = 0, width: int | None = None
     ) -> None:
         if size > _OFFSET_MAX:
-            raise BadValueError(0, "more than 2 GiB of one column in one batch; make the log's segments smaller")
+            raise BadValueError(0, TOO_MUCH)
         self._arrow = arrow
         self._arguments = (prefix, skip if width is None else width)
         self._kernel: Kernel = kernels_bytes.copy_values if width is None else kernels_bytes.copy_padded

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from agent.kernels.columns import BadValueError
+from agent.kernels.fixed import Kernel
 from agent.rows.schema import Column, ZeroDates
 from agent.sources.mysql.decode import charsets, conversions, decimals, kernels_numbers, kernels_time, types
-from agent.sources.mysql.decode.builders import BadValueError, Bits, Builder, Converted, Fixed, Kernel, Text, Values
+from agent.sources.mysql.decode.builders import Bits, Builder, Converted, Fixed, Text, Values
 from agent.sources.mysql.decode.types import FieldType, Kind
 
 #: SRID before the well-known binary form
@@ -79,7 +81,7 @@ def _fraction_bytes(column: Column) -> int:
 
 def _date(_: Column, arrow: pa.DataType, room: _Room) -> Builder:
     is_strict = room.zero_dates is ZeroDates.STRICT
-    return Fixed(arrow, room.rows, kernels_time.decode_date, np.int32, is_strict, reason=_BAD_DATE)
+    return Fixed(arrow, room.rows, kernels_time.decode_date, np.int32, is_strict, 0, reason=_BAD_DATE)
 
 
 def _moment(kernel: Kernel) -> _Maker:

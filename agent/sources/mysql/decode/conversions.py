@@ -15,13 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent.kernels.columns import BadValueError, allocate, check_utf8, is_ascii
 from agent.sources.mysql.decode import charsets, decimals, kernels_bytes
-from agent.sources.mysql.decode.builders import BadValueError, allocate
 from agent.sources.mysql.decode.decimals import Groups
 from agent.sources.mysql.decode.inflating import inflate
 from agent.sources.mysql.decode.json import binary, kernels
 
-_ASCII_MAX = 127
 _OFFSET_MAX = 2**31 - 1
 _NO_DOCUMENT = "its bytes are not a JSON document"
 #: character sets in which a byte below 128 is not what ASCII says
@@ -43,32 +42,12 @@ def _with_text(values: pa.Array, offsets: npt.NDArray[Any], out: npt.NDArray[Any
     return pa.Array.from_buffers(pa.string(), len(values), buffers, values.null_count)
 
 
-def _is_ascii(data: npt.NDArray[np.uint8]) -> bool:
-    return not data.size or bool(data.max() <= _ASCII_MAX)
-
-
 def utf8(values: pa.Array) -> pa.Array:
     """Bytes that should be UTF-8."""
     texts = values.view(pa.string())
-    if not _is_ascii(_buffers(values)[1]):
-        _check_each(texts, "text that is not UTF-8, whatever its column says; repair it at the source")
+    if not is_ascii(_buffers(values)[1]):
+        check_utf8(texts, "text that is not UTF-8, whatever its column says; repair it at the source")
     return texts
-
-
-def _check_each(texts: pa.Array, reason: str) -> None:
-    """Validate; where that fails, halve the way to the row that is to blame."""
-    start, rows = 0, len(texts)
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        while rows > 1:
-            half = rows // 2
-            try:
-                texts.slice(start, half).validate(full=True)
-                start, rows = start + half, rows - half
-            except pa.ArrowInvalid:
-                rows = half
-        raise BadValueError(start, reason) from None
 
 
 @lru_cache(maxsize=64)
@@ -83,7 +62,7 @@ def _characters(charset: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int
 def from_single_byte(charset: str) -> Callable[[pa.Array], pa.Array]:
     def convert(values: pa.Array) -> pa.Array:
         offsets, data = _buffers(values)
-        if charset not in _NOT_ASCII and _is_ascii(data):
+        if charset not in _NOT_ASCII and is_ascii(data):
             return values.view(pa.string())
         characters, starts = _characters(charset)
         out_offsets = allocate(len(values) + 1, np.int32)
@@ -99,7 +78,7 @@ def from_codec(charset: str) -> Callable[[pa.Array], pa.Array]:
     unreadable = f"text in {named} that Weir cannot read; convert the column to utf8mb4"
 
     def convert(values: pa.Array) -> pa.Array:
-        if charset not in _NOT_ASCII and _is_ascii(_buffers(values)[1]):
+        if charset not in _NOT_ASCII and is_ascii(_buffers(values)[1]):
             return values.view(pa.string())
         if not charsets.is_readable(charset):
             raise BadValueError(0, unreadable)
@@ -175,8 +154,8 @@ def json(values: pa.Array) -> pa.Array:
     out = allocate(room, np.uint8)
     size = kernels.write_documents(data, offsets, out_offsets, out, is_left)
     texts = _with_text(values, out_offsets, out[:size])
-    if not _is_ascii(out[:size]):
-        _check_each(texts, _NO_DOCUMENT)
+    if not is_ascii(out[:size]):
+        check_utf8(texts, _NO_DOCUMENT)
     rest = np.where(is_left, values.is_valid().to_numpy(zero_copy_only=False), False)
     if not rest.any():
         return texts

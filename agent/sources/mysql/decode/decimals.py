@@ -12,9 +12,9 @@ import numpy as np
 from numba import types
 
 from agent.kernels.decimal128 import WORDS, is_below_power, multiply_add, store
-from agent.kernels.jit import DATA, Ints, kernel
-from agent.sources.mysql.decode.kernels_bytes import OFFSETS, READ_OFFSETS
-from agent.sources.mysql.decode.kernels_numbers import GOOD, POSITIONS, read_big_endian
+from agent.kernels.fixed import GOOD
+from agent.kernels.jit import DATA, OFFSETS, OUT, POSITIONS, READ_OFFSETS, Ints, kernel
+from agent.sources.mysql.decode.kernels_numbers import read_big_endian
 from agent.sources.mysql.decode.types import DIGIT_BYTES
 
 _GROUP_DIGITS = 9
@@ -22,7 +22,6 @@ _GROUP_DIGITS = 9
 _SMALL_PRECISION = 18
 _POWERS = np.array([10**k for k in range(_SMALL_PRECISION + 1)], np.int64)
 _INTS: Final = types.int64[::1]
-_OUT: Final = types.uint8[::1]
 _ZERO, _MINUS, _POINT = 48, 45, 46
 _SIGN_BIT = 0x80
 
@@ -95,7 +94,7 @@ def decode_decimal(data: Any, positions: Any, words: Any, first: int, digits: An
     return GOOD
 
 
-@kernel(types.int64(DATA, READ_OFFSETS, _INTS, _INTS, types.int64, OFFSETS, _OUT))
+@kernel(types.int64(DATA, READ_OFFSETS, _INTS, _INTS, types.int64, OFFSETS, OUT))
 def write_decimals(data: Any, offsets: Any, digits: Any, sizes: Any, scale: int, out_offsets: Any, out: Any) -> int:
     """Whole values (or nothing, for NULL) as text, with all digits of the fraction. Returns the bytes written."""
     total = 0

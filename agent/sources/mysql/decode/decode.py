@@ -18,11 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from agent.errors import DecodeError
+from agent.kernels.columns import BadValueError
 from agent.kernels.jit import Bytes, Ints
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.sources.mysql.decode import columns, locate, rewrite, types
-from agent.sources.mysql.decode.builders import BadValueError, Builder
+from agent.sources.mysql.decode.builders import Builder
 
 #: positions of a block: so many that its rows are still in the cache when the columns are filled
 _BLOCK_CELLS: Final = 16_384

@@ -5,14 +5,10 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.kernels.jit import DATA, kernel
-from agent.sources.mysql.decode.kernels_numbers import GOOD, POSITIONS
+from agent.kernels.fixed import GOOD
+from agent.kernels.jit import DATA, OFFSETS, OUT, POSITIONS, READ_OFFSETS, kernel
 from agent.sources.mysql.decode.wire import read_u16, read_u24, read_u32
 
-OFFSETS: Final = types.int32[::1]
-#: of a finished array
-READ_OFFSETS: Final = types.Array(types.int32, 1, "C", readonly=True)
-_OUT: Final = types.uint8[::1]
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 UUID_TEXT_BYTES: Final = 36
 _HYPHEN = 45
@@ -30,7 +26,7 @@ def value_length(data: Any, at: int, prefix: int, fixed: int) -> int:
     return read_u24(data, at - 3) if prefix == 3 else read_u32(data, at - 4)  # type: ignore[no-any-return]
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, OFFSETS, types.int64, _OUT))
+@kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, OFFSETS, types.int64, OUT))
 def copy_values(data: Any, positions: Any, prefix: int, skip: int, offsets: Any, first: int, out: Any) -> int:
     """Values whose first ``skip`` bytes are left out. ``offsets[first]`` is where ``out`` continues.
 
@@ -51,7 +47,7 @@ def copy_values(data: Any, positions: Any, prefix: int, skip: int, offsets: Any,
     return GOOD
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, OFFSETS, types.int64, _OUT))
+@kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, OFFSETS, types.int64, OUT))
 def copy_padded(data: Any, positions: Any, prefix: int, width: int, offsets: Any, first: int, out: Any) -> int:
     """Values of ``width`` bytes, of which the log may leave trailing zeros out. Bad is a longer one."""
     total = np.int64(offsets[first])
@@ -68,7 +64,7 @@ def copy_padded(data: Any, positions: Any, prefix: int, width: int, offsets: Any
     return GOOD
 
 
-@kernel(types.int64(DATA, READ_OFFSETS, DATA, READ_OFFSETS, OFFSETS, _OUT))
+@kernel(types.int64(DATA, READ_OFFSETS, DATA, READ_OFFSETS, OFFSETS, OUT))
 def translate(data: Any, offsets: Any, characters: Any, starts: Any, out_offsets: Any, out: Any) -> int:
     """Text of one byte per character into UTF-8; byte ``b`` becomes ``characters[starts[b]:starts[b + 1]]``.
 
@@ -86,7 +82,7 @@ def translate(data: Any, offsets: Any, characters: Any, starts: Any, out_offsets
     return total
 
 
-@kernel(types.int64(DATA, READ_OFFSETS, OFFSETS, _OUT))
+@kernel(types.int64(DATA, READ_OFFSETS, OFFSETS, OUT))
 def write_uuids(data: Any, offsets: Any, out_offsets: Any, out: Any) -> int:
     """16 bytes each, or none, as lower-case text. Returns the bytes written."""
     total = 0

@@ -1,131 +1,60 @@
-"""Second pass, numbers: from positions to an Arrow value buffer, one kernel per width and sign.
+"""Second pass, numbers: one kernel per width and sign, each a loop of ``agent.kernels.fixed`` over a reading function.
 
-All fill ``values`` from row ``first`` on; rows without a value become 0. Widths need no check here: ``locate`` has made
-sure that a value's bytes are there.
+Widths need no check here: ``locate`` has made sure that a value's bytes are there.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import types
 
-from agent.kernels.decimal128 import WORDS
-from agent.kernels.jit import DATA, kernel
+from agent.kernels.fixed import GOOD, bit_loop, loop, word_loop
+from agent.kernels.jit import DATA, POSITIONS, inlined, kernel
 from agent.sources.mysql.decode.wire import read_u16, read_u24, read_u32, read_u64
-
-POSITIONS: Final = types.int64[::1]
-#: what every such kernel returns when all rows are good: bad ones are numbered from 0
-GOOD: Final = -1
 
 _YEAR_ZERO = 1900
 
 
-def _signature(value: Any) -> Any:
-    return types.int64(DATA, POSITIONS, value[::1], types.int64)
+@inlined
+def _byte(data: Any, at: int) -> Any:
+    return data[at]
 
 
-@kernel(_signature(types.int8))
-def decode_int8(data: Any, positions: Any, values: Any, first: int) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        values[first + row] = np.int8(data[at]) if at >= 0 else 0
-    return GOOD
+@inlined
+def _u16(data: Any, at: int) -> Any:
+    return read_u16(data, at)
 
 
-@kernel(_signature(types.int16))
-def decode_uint8(data: Any, positions: Any, values: Any, first: int) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        values[first + row] = data[at] if at >= 0 else 0
-    return GOOD
+@inlined
+def _u24(data: Any, at: int) -> Any:
+    return read_u24(data, at)
 
 
-@kernel(_signature(types.int16))
-def decode_int16(data: Any, positions: Any, values: Any, first: int) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        values[first + row] = np.int16(read_u16(data, at)) if at >= 0 else 0
-    return GOOD
+@inlined
+def _i24(data: Any, at: int) -> Any:
+    return (read_u24(data, at) ^ 0x800000) - 0x800000
 
 
-@kernel(_signature(types.int32))
-def decode_uint16(data: Any, positions: Any, values: Any, first: int) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        values[first + row] = read_u16(data, at) if at >= 0 else 0
-    return GOOD
+@inlined
+def _u32(data: Any, at: int) -> Any:
+    return read_u32(data, at)
 
 
-@kernel(_signature(types.int32))
-def decode_int24(data: Any, positions: Any, values: Any, first: int) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        values[first + row] = (read_u24(data, at) ^ 0x800000) - 0x800000 if at >= 0 else 0
-    return GOOD
+@inlined
+def _u64(data: Any, at: int) -> Any:
+    return read_u64(data, at)
 
 
-@kernel(_signature(types.int32))
-def decode_uint24(data: Any, positions: Any, values: Any, first: int) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        values[first + row] = read_u24(data, at) if at >= 0 else 0
-    return GOOD
-
-
-@kernel(_signature(types.int32))
-def decode_int32(data: Any, positions: Any, values: Any, first: int) -> int:
-    """int, and float seen as its bits."""
-    for row in range(positions.size):
-        at = positions[row]
-        values[first + row] = np.int32(read_u32(data, at)) if at >= 0 else 0
-    return GOOD
-
-
-@kernel(_signature(types.int64))
-def decode_uint32(data: Any, positions: Any, values: Any, first: int) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        values[first + row] = read_u32(data, at) if at >= 0 else 0
-    return GOOD
-
-
-@kernel(_signature(types.int64))
-def decode_int64(data: Any, positions: Any, values: Any, first: int) -> int:
-    """bigint, and double seen as its bits."""
-    for row in range(positions.size):
-        at = positions[row]
-        values[first + row] = np.int64(read_u64(data, at)) if at >= 0 else 0
-    return GOOD
-
-
-@kernel(types.int64(DATA, POSITIONS, WORDS, types.int64))
-def decode_uint64(data: Any, positions: Any, words: Any, first: int) -> int:
-    """bigint unsigned as decimal128(20, 0)."""
-    for row in range(positions.size):
-        at = positions[row]
-        words[first + row, 0] = read_u64(data, at) if at >= 0 else np.uint64(0)
-        words[first + row, 1] = np.uint64(0)
-    return GOOD
-
-
-@kernel(_signature(types.int16))
-def decode_year(data: Any, positions: Any, values: Any, first: int) -> int:
+@inlined
+def _year(data: Any, at: int) -> Any:
     """The year 0000 is stored as 0, and no other comes before 1901."""
-    for row in range(positions.size):
-        at = positions[row]
-        year = np.int64(data[at]) if at >= 0 else 0
-        values[first + row] = year + _YEAR_ZERO if year else 0
-    return GOOD
+    year = np.int64(data[at])
+    return year + _YEAR_ZERO if year else year
 
 
-@kernel(types.int64(DATA, POSITIONS, types.uint8[::1], types.int64))
-def decode_bool(data: Any, positions: Any, bitmap: Any, first: int) -> int:
-    """bit(1). The bitmap comes filled with zeros; ``first`` is a multiple of 8."""
-    for row in range(positions.size):
-        at = positions[row]
-        if at >= 0 and data[at]:
-            bitmap[(first + row) >> 3] |= 1 << (row & 7)
-    return GOOD
+@inlined
+def _is_one(data: Any, at: int) -> bool:
+    return bool(data[at] != 0)
 
 
 @kernel(types.uint64(DATA, types.int64, types.int64))
@@ -136,21 +65,37 @@ def read_big_endian(data: Any, at: int, count: int) -> Any:
     return word
 
 
+@inlined
+def _bits64(data: Any, at: int) -> Any:
+    return read_big_endian(data, at, 8)
+
+
+# A number of as many bytes as are stored takes its sign from them.
+decode_int8 = loop(_byte, types.int8)
+decode_uint8 = loop(_byte, types.int16)
+decode_int16 = loop(_u16, types.int16)
+decode_uint16 = loop(_u16, types.int32)
+decode_int24 = loop(_i24, types.int32)
+decode_uint24 = loop(_u24, types.int32)
+#: int, and float seen as its bits
+decode_int32 = loop(_u32, types.int32)
+decode_uint32 = loop(_u32, types.int64)
+#: bigint, and double seen as its bits
+decode_int64 = loop(_u64, types.int64)
+#: bigint unsigned as decimal128(20, 0)
+decode_uint64 = word_loop(_u64)
+decode_year = loop(_year, types.int16)
+#: bit(1)
+decode_bool = bit_loop(_is_one)
+decode_bits64 = word_loop(_bits64)
+
+
 @kernel(types.int64(DATA, POSITIONS, types.int64[::1], types.int64, types.int64))
 def decode_bits(data: Any, positions: Any, values: Any, first: int, width: int) -> int:
     """bit(2) to bit(63)."""
     for row in range(positions.size):
         at = positions[row]
         values[first + row] = np.int64(read_big_endian(data, at, width)) if at >= 0 else 0
-    return GOOD
-
-
-@kernel(types.int64(DATA, POSITIONS, WORDS, types.int64))
-def decode_bits64(data: Any, positions: Any, words: Any, first: int) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        words[first + row, 0] = read_big_endian(data, at, 8) if at >= 0 else np.uint64(0)
-        words[first + row, 1] = np.uint64(0)
     return GOOD
 
 
@@ -181,18 +126,3 @@ def decode_member_set(data: Any, positions: Any, values: Any, first: int, width:
             return row
         values[first + row] = bits
     return GOOD
-
-
-@kernel(types.int64(POSITIONS, types.uint8[::1], types.int64))
-def fill_validity(positions: Any, bitmap: Any, first: int) -> int:
-    """Set the bits of all rows from ``first`` on, a multiple of 8; returns how many are NULL."""
-    nulls, rows = 0, positions.size
-    for byte in range((rows + 7) >> 3):
-        bits = 0
-        for bit in range(min(8, rows - byte * 8)):
-            if positions[byte * 8 + bit] >= 0:
-                bits |= 1 << bit
-            else:
-                nulls += 1
-        bitmap[(first >> 3) + byte] = bits
-    return nulls

@@ -1,9 +1,8 @@
 """Second pass, dates and times.
 
-A date that no calendar has (a zero in it, or the 31st of February) is bad under the rule *strict*, and NULL otherwise:
-its position is cleared, and the kernel returns ``GOOD`` minus how many there were. Under the rule *string* the columns
-are built from *packed* values, which keep such dates: year * 13 + month, day (5 bits), hour (5), minute (6), second
-(6), as both servers store a datetime, times 10^6 plus microseconds.
+What becomes of a date that no calendar has (a zero in it, or the 31st of February): see ``fixed.calendar_loop``. Under
+the rule *string* the columns are built from *packed* values, which keep such dates: year * 13 + month, day (5 bits),
+hour (5), minute (6), second (6), as both servers store a datetime, times 10^6 plus microseconds.
 """
 
 from typing import Any, Final
@@ -11,12 +10,11 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.kernels.civil import days_from_civil
-from agent.kernels.jit import DATA, kernel
-from agent.sources.mysql.decode.kernels_bytes import OFFSETS
-from agent.sources.mysql.decode.kernels_numbers import GOOD, POSITIONS, read_big_endian
-from agent.sources.mysql.decode.locate import NULL
-from agent.sources.mysql.decode.wire import PAIR, read_u24, read_u32, read_u64
+from agent.kernels.civil import date_exists, days_from_civil
+from agent.kernels.fixed import GOOD, calendar_loop
+from agent.kernels.jit import DATA, OFFSETS, OUT, PAIR, POSITIONS, inlined, kernel
+from agent.sources.mysql.decode.kernels_numbers import read_big_endian
+from agent.sources.mysql.decode.wire import read_u24, read_u32, read_u64
 
 #: kinds for ``decode_packed``
 DATE, DATETIME, DATETIME_OLD, TIMESTAMP, TIMESTAMP_OLD = 0, 1, 2, 3, 4
@@ -27,25 +25,13 @@ _MICROS = 1_000_000
 _DAY_S = 86_400
 _DATETIME_BYTES, _DATETIME_OFFSET = 5, 0x8000000000
 _TIME_BYTES, _TIME_OFFSET = 3, 0x800000
-_MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
 #: what one unit of a fraction of 0, 1, 2, 3 bytes counts in microseconds
 _FRACTION_UNITS = np.array([0, 10_000, 100, 1], np.int64)
 _POWERS = np.array([10**k for k in range(7)], np.int64)
 _ZERO, _MINUS, _POINT, _COLON, _SPACE = 48, 45, 46, 58, 32
 _VALUES: Final = types.int64[::1]
-_OUT: Final = types.uint8[::1]
 #: the longest texts: 9999-12-31 23:59:59.999999 and -838:59:59.999999
 DATE_TEXT_BYTES, TIME_TEXT_BYTES = 26, 17
-
-
-@kernel(types.boolean(types.int64, types.int64, types.int64))
-def _exists(year: int, month: int, day: int) -> bool:
-    if month < 1 or month > 12 or day < 1:
-        return False
-    if day <= _MONTH_DAYS[month]:
-        return True
-    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    return month == 2 and day == 29 and is_leap
 
 
 @kernel(types.int64(DATA, types.int64, types.int64))
@@ -58,7 +44,7 @@ def _to_unix(packed: int) -> tuple[int, int]:
     """Unix seconds of a packed datetime (without its microseconds), and whether that date exists."""
     months, day = packed >> 22, (packed >> 17) & 31
     year, month = months // 13, months % 13
-    if not _exists(year, month, day):
+    if not date_exists(year, month, day):
         return 0, 0
     seconds = ((packed >> 12) & 31) * 3600 + ((packed >> 6) & 63) * 60 + (packed & 63)
     return days_from_civil(year, month, day) * _DAY_S + seconds, 1
@@ -100,70 +86,38 @@ def _packed_unix(seconds: int) -> int:
     return (year * 13 + month) << 22 | day << 17 | clock
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int32[::1], types.int64, types.boolean))
-def decode_date(data: Any, positions: Any, values: Any, first: int, is_strict: bool) -> int:
-    result = GOOD
-    for row in range(positions.size):
-        at, days = positions[row], 0
-        if at >= 0:
-            word = read_u24(data, at)
-            year, month, day = word >> 9, (word >> 5) & 15, word & 31
-            if _exists(year, month, day):
-                days = days_from_civil(year, month, day)
-            elif is_strict:
-                return row
-            else:
-                positions[row] = NULL
-                result -= 1
-        values[first + row] = days
-    return result
+@inlined
+def _date(data: Any, at: int, _: int) -> tuple[int, int]:
+    word = read_u24(data, at)
+    year, month, day = word >> 9, (word >> 5) & 15, word & 31
+    if not date_exists(year, month, day):
+        return 0, 0
+    return days_from_civil(year, month, day), 1
 
 
-@kernel(types.int64(DATA, POSITIONS, _VALUES, types.int64, types.boolean, types.int64))
-def decode_datetime(data: Any, positions: Any, values: Any, first: int, is_strict: bool, fraction_bytes: int) -> int:
+@inlined
+def _datetime(data: Any, at: int, fraction_bytes: int) -> tuple[int, int]:
     """Microseconds; ``fraction_bytes`` is -1 for the old form."""
-    result = GOOD
-    for row in range(positions.size):
-        at, micros = positions[row], 0
-        if at >= 0:
-            if fraction_bytes < 0:
-                seconds, exists = _to_unix(_packed_old(data, at))
-            else:
-                word = np.int64(read_big_endian(data, at, _DATETIME_BYTES)) - _DATETIME_OFFSET
-                seconds, exists = _to_unix(word)
-                micros = _fraction(data, at + _DATETIME_BYTES, fraction_bytes)
-            if exists:
-                micros += seconds * _MICROS
-            elif is_strict:
-                return row
-            else:
-                micros = 0
-                positions[row] = NULL
-                result -= 1
-        values[first + row] = micros
-    return result
+    if fraction_bytes < 0:
+        seconds, exists = _to_unix(_packed_old(data, at))
+        return seconds * _MICROS, exists
+    seconds, exists = _to_unix(np.int64(read_big_endian(data, at, _DATETIME_BYTES)) - _DATETIME_OFFSET)
+    return seconds * _MICROS + _fraction(data, at + _DATETIME_BYTES, fraction_bytes), exists
 
 
-@kernel(types.int64(DATA, POSITIONS, _VALUES, types.int64, types.boolean, types.int64))
-def decode_timestamp(data: Any, positions: Any, values: Any, first: int, is_strict: bool, fraction_bytes: int) -> int:
+@inlined
+def _timestamp(data: Any, at: int, fraction_bytes: int) -> tuple[int, int]:
     """Microseconds; ``fraction_bytes`` is -1 for the old form. Second 0 is the zero date."""
-    result = GOOD
-    for row in range(positions.size):
-        at, micros = positions[row], 0
-        if at >= 0:
-            if fraction_bytes < 0:
-                micros = read_u32(data, at) * _MICROS
-            else:
-                seconds = np.int64(read_big_endian(data, at, 4))
-                micros = seconds * _MICROS + _fraction(data, at + 4, fraction_bytes)
-            if micros < _MICROS:
-                if is_strict:
-                    return row
-                micros = 0
-                positions[row] = NULL
-                result -= 1
-        values[first + row] = micros
-    return result
+    if fraction_bytes < 0:
+        micros = read_u32(data, at) * _MICROS
+    else:
+        micros = np.int64(read_big_endian(data, at, 4)) * _MICROS + _fraction(data, at + 4, fraction_bytes)
+    return micros, 1 if micros >= _MICROS else 0
+
+
+decode_date = calendar_loop(_date, types.int32)
+decode_datetime = calendar_loop(_datetime, types.int64)
+decode_timestamp = calendar_loop(_timestamp, types.int64)
 
 
 @kernel(types.int64(DATA, POSITIONS, _VALUES, types.int64, types.int64, types.int64))
@@ -215,7 +169,7 @@ def decode_time(data: Any, positions: Any, values: Any, first: int, fraction_byt
     return GOOD
 
 
-@kernel(types.int64(_OUT, types.int64, types.int64, types.int64))
+@kernel(types.int64(OUT, types.int64, types.int64, types.int64))
 def _write(out: Any, at: int, number: int, digits: int) -> int:
     """``number`` with leading zeros; the offset behind it."""
     for i in range(digits - 1, -1, -1):
@@ -224,7 +178,7 @@ def _write(out: Any, at: int, number: int, digits: int) -> int:
     return at + digits
 
 
-@kernel(types.int64(_OUT, types.int64, types.int64, types.int64))
+@kernel(types.int64(OUT, types.int64, types.int64, types.int64))
 def _write_fraction(out: Any, at: int, micros: int, digits: int) -> int:
     if digits == 0:
         return at
@@ -232,7 +186,7 @@ def _write_fraction(out: Any, at: int, micros: int, digits: int) -> int:
     return _write(out, at + 1, micros // _POWERS[6 - digits], digits)  # type: ignore[no-any-return]
 
 
-@kernel(types.int64(_VALUES, types.boolean, types.int64, OFFSETS, _OUT))
+@kernel(types.int64(_VALUES, types.boolean, types.int64, OFFSETS, OUT))
 def write_dates(values: Any, has_time: bool, digits: int, offsets: Any, out: Any) -> int:
     """Packed values as text, with ``digits`` of the fraction. Returns the bytes written."""
     at = 0
@@ -256,7 +210,7 @@ def write_dates(values: Any, has_time: bool, digits: int, offsets: Any, out: Any
     return at
 
 
-@kernel(types.int64(_VALUES, types.int64, OFFSETS, _OUT))
+@kernel(types.int64(_VALUES, types.int64, OFFSETS, OUT))
 def write_times(values: Any, digits: int, offsets: Any, out: Any) -> int:
     """Times as text, ``[-]hh:mm:ss[.ffffff]`` with up to three digits of hours. Returns the bytes written."""
     at = 0

@@ -16,12 +16,12 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.kernels.jit import DATA, kernel
+from agent.kernels.fixed import NULL
+from agent.kernels.jit import DATA, PAIR, kernel
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE
 from agent.sources.mysql.decode.wire import (
     DELETE_V1,
     DELETE_V2,
-    PAIR,
     TRUNCATED,
     UPDATE_V1,
     UPDATE_V2,
@@ -33,8 +33,7 @@ from agent.sources.mysql.decode.wire import (
     read_u32,
 )
 
-#: positions of values that are not there
-NULL: Final = -1
+#: the position of a value that an image leaves out; ``fixed.NULL`` is that of NULL
 _ABSENT = -2
 
 #: what ``measure`` found out

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.kernels.jit import DATA, kernel
+from agent.kernels.jit import DATA, PAIR, kernel
 
 #: bytes of the header that every event begins with: timestamp, type, server id, length, end position, flags
 HEADER_BYTES: Final = 19
@@ -48,8 +48,6 @@ TRUNCATED: Final = 0xFE
 
 # Flags of an event's header.
 FLAG_ARTIFICIAL, FLAG_IGNORABLE = 0x20, 0x80
-
-PAIR: Final = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 
 @kernel(types.int64(DATA, types.int64))

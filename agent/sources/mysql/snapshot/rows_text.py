@@ -13,6 +13,7 @@ import pyarrow as pa
 from pymysql.constants import COMMAND
 
 from agent.errors import DecodeError
+from agent.kernels.columns import BadValueError, Texts
 from agent.kernels.jit import Ints
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.sources.common.blocks import RowsReader
@@ -77,11 +78,11 @@ class _TextRows(RowsReader):
                 self._receive()
 
     def _build(self, i: int) -> pa.Array:
-        values = text_columns.Values(self._block, self._starts[i, : self._rows], self._lengths[i, : self._rows])
+        values = Texts(self._block, self._starts[i, : self._rows], self._lengths[i, : self._rows])
         try:
             skip = _SRID_BYTES if self._schema.columns[i].type_id == FieldType.GEOMETRY else 0
             return text_columns.build(self._arrow.field(i).type, values, skip=skip, is_strict=self._is_strict)
-        except text_columns.BadTextError as error:
+        except BadValueError as error:
             raise DecodeError(
                 f"{self._schema.qualified_name}: column {self._schema.columns[i].name} cannot be read: {error.reason}, "
                 "in its snapshot; report this with the table's definition"

@@ -15,26 +15,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent.kernels import text
+from agent.kernels.columns import BadValueError, Texts, allocate, array, check, check_utf8, is_ascii
+from agent.kernels.fixed import NULL, Kernel
+from agent.kernels.jit import Bytes, Ints
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import exact, kernels_bytes, kernels_fixed, kernels_numeric, kernels_text, types
 from agent.sources.postgres.decode.types import Kind
-from agent.sources.postgres.decode.wire import NULL
 
-Bytes = npt.NDArray[np.uint8]
-Positions = npt.NDArray[np.int64]
-Builder = Callable[[Bytes, Positions, pa.DataType], pa.Array]
+Builder = Callable[[Bytes, Ints, pa.DataType], pa.Array]
 
 _TEXT_FORM = ord("t")
-_ASCII_MAX = 127
-
-
-class BadValueError(Exception):
-    """A value's bytes are not of its column's type; ``row`` is in the batch at hand."""
-
-    def __init__(self, row: int, reason: str = "its bytes are not a value of the column's type") -> None:
-        super().__init__(reason)
-        self.row = row
-        self.reason = reason
+_NOT_UTF8 = "text that is not UTF-8; set the database's encoding"
 
 
 class BentKeyError(BadValueError):
@@ -50,9 +42,7 @@ def bent_key(schema: TableSchema, column: Column, error: BentKeyError, where: st
     )
 
 
-def build(
-    column: Column, data: Bytes, positions: Positions, *, texts: int, binaries: int, is_key: bool = False
-) -> pa.Array:
+def build(column: Column, data: Bytes, positions: Ints, *, texts: int, binaries: int, is_key: bool = False) -> pa.Array:
     """The column's Arrow array. ``positions`` may be changed: it is this call's to use up.
 
     ``texts`` and ``binaries`` say how many values came in which form. ``is_key``: rows are distinguished by them.
@@ -77,9 +67,7 @@ def build(
     return values
 
 
-def _build_mixed(
-    column: Column, data: Bytes, positions: Positions, *, texts: int, binaries: int, is_key: bool
-) -> pa.Array:
+def _build_mixed(column: Column, data: Bytes, positions: Ints, *, texts: int, binaries: int, is_key: bool) -> pa.Array:
     has_value = positions >= 0
     is_text = has_value & (data[np.where(has_value, positions - 5, 0)] == _TEXT_FORM)
     from_text = build(column, data, np.where(is_text, positions, NULL), texts=texts, binaries=0, is_key=is_key)
@@ -87,169 +75,125 @@ def _build_mixed(
     return pc.coalesce(from_text, from_binary)
 
 
-def _checked(row: int) -> None:
-    if row == kernels_bytes.TOO_LARGE:
-        raise BadValueError(0, "more than 2 GiB of one column in one batch; make the log's segments smaller")
-    if row >= 0:
-        raise BadValueError(row)
-
-
-def _array(arrow: pa.DataType, positions: Positions, *buffers: Any) -> pa.Array:
-    bitmap = np.zeros((len(positions) + 7) // 8, np.uint8)
-    nulls = kernels_fixed.fill_validity(positions, bitmap)
-    validity = pa.py_buffer(bitmap) if nulls else None
-    return pa.Array.from_buffers(arrow, len(positions), [validity, *map(pa.py_buffer, buffers)], nulls)
-
-
-def _fixed(kernel: Callable[[Bytes, Positions, Any], int], dtype: npt.DTypeLike) -> Builder:
-    def build_fixed(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-        values = np.zeros(len(positions), dtype)
-        _checked(kernel(data, positions, values))
-        return _array(arrow, positions, values)
+def _fixed(kernel: Kernel, dtype: npt.DTypeLike, *arguments: Any) -> Builder:
+    def build_fixed(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
+        values = allocate(len(positions), dtype)
+        check(kernel(data, positions, values, 0, *arguments))
+        return array(arrow, positions, values)
 
     return build_fixed
 
 
-def _floats(kernel: Callable[[Bytes, Positions, Any], int], bits: npt.DTypeLike, dtype: npt.DTypeLike) -> Builder:
+def _written(kernel: Kernel, dtype: npt.DTypeLike) -> Builder:
+    """Dates and times as text: one that is none is bad."""
+    return _fixed(kernel, dtype, True, 0)
+
+
+def _floats(kernel: Kernel, bits: npt.DTypeLike, dtype: npt.DTypeLike) -> Builder:
     """All NaNs become one, which is what their text says of them: a server compares them as equal."""
 
-    def build_floats(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-        words = np.zeros(len(positions), bits)
-        _checked(kernel(data, positions, words))
+    def build_floats(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
+        words = allocate(len(positions), bits)
+        check(kernel(data, positions, words, 0))
         values = words.view(dtype)
         values[np.isnan(values)] = np.nan
-        return _array(arrow, positions, values)
+        return array(arrow, positions, values)
 
     return build_floats
 
 
-def _bits(kernel: Callable[[Bytes, Positions, Any], int]) -> Builder:
-    def build_bits(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-        bitmap = np.zeros((len(positions) + 7) // 8, np.uint8)
-        _checked(kernel(data, positions, bitmap))
-        return _array(arrow, positions, bitmap)
-
-    return build_bits
+def _build_bits(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
+    bitmap = np.zeros((len(positions) + 7) // 8, np.uint8)
+    check(kernels_fixed.decode_bool(data, positions, bitmap, 0))
+    return array(arrow, positions, bitmap)
 
 
-def _integers(dtype: type[np.signedinteger[Any]]) -> Builder:
-    bounds = np.iinfo(dtype)
+def _texts(build: Callable[[Texts, pa.DataType], pa.Array]) -> Builder:
+    """What is read by the kernels that the sources share."""
 
-    def build_integers(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-        values = np.zeros(len(positions), np.int64)
-        _checked(kernels_text.parse_integers(data, positions, int(bounds.min), int(bounds.max), values))
-        return _array(arrow, positions, values.astype(dtype))
+    def build_texts(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
+        lengths = allocate(len(positions), np.int64)
+        kernels_bytes.read_lengths(data, positions, lengths)
+        return build(Texts(data, positions, lengths), arrow)
 
-    return build_integers
-
-
-def _decimals(kernel: Callable[[Bytes, Positions, int, int, Any], int], as_text: Builder) -> Builder:
-    def build_decimals(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-        if not pa.types.is_decimal(arrow):
-            return as_text(data, positions, arrow)
-        words = np.zeros((len(positions), 2), np.uint64)
-        _checked(kernel(data, positions, arrow.precision, arrow.scale, words))
-        return _array(arrow, positions, words)
-
-    return build_decimals
+    return build_texts
 
 
-def _build_values(data: Bytes, positions: Positions, arrow: pa.DataType, skip: int = 0) -> pa.Array:
-    offsets = np.zeros(len(positions) + 1, np.int32)
-    _checked(kernels_bytes.value_offsets(data, positions, offsets, skip))
-    out = np.empty(offsets[-1], np.uint8)
-    kernels_bytes.copy_values(data, positions, offsets, skip, out)
-    values = _array(arrow, positions, offsets, out)
-    if pa.types.is_string(arrow) and out.size and out.max() > _ASCII_MAX:
-        _check_each(
-            values, lambda part: part.validate(full=True), "text that is not UTF-8; set the database's encoding"
-        )
+def _build_decimals(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
+    if not pa.types.is_decimal(arrow):
+        return _build_numeric_text(data, positions, arrow)
+    words = np.zeros((len(positions), 2), np.uint64)
+    check(kernels_numeric.decode_decimal(data, positions, arrow.precision, arrow.scale, words))
+    return array(arrow, positions, words)
+
+
+def _decimals_or_text(values: Texts, arrow: pa.DataType) -> pa.Array:
+    return values.decimals(arrow) if pa.types.is_decimal(arrow) else values.strings(arrow)
+
+
+def _build_values(data: Bytes, positions: Ints, arrow: pa.DataType, skip: int = 0) -> pa.Array:
+    offsets = allocate(len(positions) + 1, np.int32)
+    check(kernels_bytes.value_offsets(data, positions, offsets, skip))
+    out = allocate(int(offsets[-1]), np.uint8)
+    text.copy_values(data, positions, skip, offsets, out)
+    values = array(arrow, positions, offsets, out)
+    if pa.types.is_string(arrow) and not is_ascii(out):
+        check_utf8(values, _NOT_UTF8)
     return values
 
 
-def _check_each(values: pa.Array, check: Callable[[pa.Array], object], reason: str) -> None:
-    """Run ``check`` over the array; where it fails, halve its way to the row that is to blame."""
-    try:
-        check(values)
-    except pa.ArrowInvalid:
-        start, rows = 0, len(values)
-        while rows > 1:
-            half = rows // 2
-            try:
-                check(values.slice(start, half))
-                start, rows = start + half, rows - half
-            except pa.ArrowInvalid:
-                rows = half
-        raise BadValueError(start, reason) from None
-
-
-def _build_jsonb(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-    _checked(kernels_bytes.check_jsonb_version(data, positions))
+def _build_jsonb(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
+    check(kernels_bytes.check_jsonb_version(data, positions))
     return _build_values(data, positions, arrow, 1)
 
 
-def _build_uuid(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-    offsets = np.zeros(len(positions) + 1, np.int32)
-    _checked(kernels_bytes.uuid_offsets(data, positions, offsets))
-    out = np.empty(offsets[-1], np.uint8)
-    kernels_bytes.copy_uuids(data, positions, offsets, out)
-    return _array(arrow, positions, offsets, out)
+def _converted(measure: Kernel, write: Kernel) -> Builder:
+    """What is written out in other bytes than it came in."""
+
+    def build_converted(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
+        offsets = allocate(len(positions) + 1, np.int32)
+        check(measure(data, positions, offsets))
+        out = allocate(int(offsets[-1]), np.uint8)
+        check(write(data, positions, offsets, out))
+        return array(arrow, positions, offsets, out)
+
+    return build_converted
 
 
-def _build_hex(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-    offsets = np.zeros(len(positions) + 1, np.int32)
-    _checked(kernels_bytes.hex_offsets(data, positions, offsets))
-    out = np.empty(offsets[-1], np.uint8)
-    _checked(kernels_bytes.copy_hex(data, positions, offsets, out))
-    return _array(arrow, positions, offsets, out)
-
-
-def _build_numeric_text(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-    offsets = np.zeros(len(positions) + 1, np.int32)
-    _checked(kernels_numeric.numeric_text_offsets(data, positions, offsets))
-    out = np.empty(offsets[-1], np.uint8)
-    kernels_numeric.copy_numeric_text(data, positions, offsets, out)
-    return _array(arrow, positions, offsets, out)
-
-
-def _build_floats(data: Bytes, positions: Positions, arrow: pa.DataType) -> pa.Array:
-    texts = _build_values(data, positions, pa.string())
-    _check_each(texts, lambda part: part.cast(arrow), "its text is not a number")
-    return texts.cast(arrow)
-
+_build_numeric_text = _converted(kernels_numeric.numeric_text_offsets, kernels_numeric.copy_numeric_text)
 
 BINARY: Final[Mapping[Kind, Builder]] = {
-    Kind.BOOL: _bits(kernels_fixed.decode_bool),
+    Kind.BOOL: _build_bits,
     Kind.INT2: _fixed(kernels_fixed.decode_int2, np.int16),
     Kind.INT4: _fixed(kernels_fixed.decode_int4, np.int32),
     Kind.INT8: _fixed(kernels_fixed.decode_int8, np.int64),
     Kind.FLOAT4: _floats(kernels_fixed.decode_int4, np.int32, np.float32),
     Kind.FLOAT8: _floats(kernels_fixed.decode_int8, np.int64, np.float64),
-    Kind.NUMERIC: _decimals(kernels_numeric.decode_decimal, _build_numeric_text),
+    Kind.NUMERIC: _build_decimals,
     Kind.TEXT: _build_values,
     Kind.BYTEA: _build_values,
     Kind.DATE: _fixed(kernels_fixed.decode_date, np.int32),
     Kind.TIME: _fixed(kernels_fixed.decode_time, np.int64),
     Kind.TIMESTAMP: _fixed(kernels_fixed.decode_timestamp, np.int64),
     Kind.TIMESTAMPTZ: _fixed(kernels_fixed.decode_timestamp, np.int64),
-    Kind.UUID: _build_uuid,
+    Kind.UUID: _converted(kernels_bytes.uuid_offsets, kernels_bytes.copy_uuids),
     Kind.JSONB: _build_jsonb,
 }
 
 TEXT: Final[Mapping[Kind, Builder]] = {
-    Kind.BOOL: _bits(kernels_text.parse_bool),
-    Kind.INT2: _integers(np.int16),
-    Kind.INT4: _integers(np.int32),
-    Kind.INT8: _integers(np.int64),
-    Kind.FLOAT4: _build_floats,
-    Kind.FLOAT8: _build_floats,
-    Kind.NUMERIC: _decimals(kernels_text.parse_decimals, _build_values),
+    Kind.BOOL: _texts(lambda values, _: values.flags("f", "t")),
+    Kind.INT2: _texts(Texts.integers),
+    Kind.INT4: _texts(Texts.integers),
+    Kind.INT8: _texts(Texts.integers),
+    Kind.FLOAT4: _texts(Texts.floats),
+    Kind.FLOAT8: _texts(Texts.floats),
+    Kind.NUMERIC: _texts(_decimals_or_text),
     Kind.TEXT: _build_values,
-    Kind.BYTEA: _build_hex,
-    Kind.DATE: _fixed(kernels_text.parse_dates, np.int32),
-    Kind.TIME: _fixed(kernels_text.parse_times, np.int64),
-    Kind.TIMESTAMP: _fixed(kernels_text.parse_timestamps, np.int64),
-    Kind.TIMESTAMPTZ: _fixed(kernels_text.parse_timestamps, np.int64),
+    Kind.BYTEA: _converted(kernels_bytes.hex_offsets, kernels_bytes.copy_hex),
+    Kind.DATE: _written(kernels_text.parse_dates, np.int32),
+    Kind.TIME: _written(kernels_text.parse_times, np.int64),
+    Kind.TIMESTAMP: _written(kernels_text.parse_timestamps, np.int64),
+    Kind.TIMESTAMPTZ: _written(kernels_text.parse_timestamps, np.int64),
     Kind.UUID: _build_values,
     Kind.JSONB: _build_values,
     Kind.OTHER: _build_values,

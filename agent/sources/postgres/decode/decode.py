@@ -18,10 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from agent.errors import DecodeError
+from agent.kernels.columns import BadValueError
+from agent.kernels.fixed import NULL
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.decode import columns, locate, types
-from agent.sources.postgres.decode.wire import NULL, UNCHANGED
+from agent.sources.postgres.decode.wire import UNCHANGED
 
 Int64s = npt.NDArray[np.int64]
 
@@ -97,7 +99,7 @@ def _build(
             arrays.append(built)
         except columns.BentKeyError as error:
             raise DecodeError(columns.bent_key(schema, column, error, f"at commit {commit_ts[error.row]}")) from None
-        except columns.BadValueError as error:
+        except BadValueError as error:
             what = f"column {column.name} cannot be read: {error.reason}"
             raise DecodeError(_damaged(schema, commit_ts[error.row], what)) from None
     return pa.RecordBatch.from_arrays(arrays, schema=types.arrow_schema(schema))

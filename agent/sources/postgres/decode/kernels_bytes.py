@@ -1,7 +1,8 @@
 """Second pass, types of variable width: strings, bytes, uuid and hexadecimal bytea, into Arrow offsets and data.
 
 Always two steps: ``*_offsets`` sums the lengths (and finds out whether 32-bit offsets hold them), ``copy_*`` fills
-the data. Text is copied as it is: the session's client encoding is UTF-8.
+the data (``agent.kernels.text`` has the one for plain copies). Text is copied as it is: the session's client encoding
+is UTF-8.
 """
 
 from typing import Any, Final
@@ -9,23 +10,28 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.kernels.jit import DATA, kernel
-from agent.sources.postgres.decode.wire import POSITIONS, value_length
-
-OFFSETS: Final = types.int32[::1]
-#: more than 2 GiB of one column in one batch
-TOO_LARGE: Final = -2
+from agent.kernels.fixed import GOOD
+from agent.kernels.jit import DATA, OFFSETS, OUT, POSITIONS, kernel
+from agent.kernels.text import TOO_LARGE
+from agent.sources.postgres.decode.wire import value_length
 
 _I32_MAX = 2**31 - 1
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 UUID_TEXT_BYTES: Final = 36
 
 
+@kernel(types.void(DATA, POSITIONS, types.int64[::1]))
+def read_lengths(data: Any, positions: Any, lengths: Any) -> None:
+    for row in range(positions.size):
+        if positions[row] >= 0:
+            lengths[row] = value_length(data, positions[row])
+
+
 @kernel(types.int64(DATA, POSITIONS, OFFSETS, types.int64))
 def value_offsets(data: Any, positions: Any, offsets: Any, skip: int) -> int:
     """Offsets of values whose first ``skip`` bytes are left out.
 
-    Returns -1, ``TOO_LARGE``... or, for a value shorter than ``skip``, its row.
+    Returns ``GOOD``, ``TOO_LARGE`` or, for a value shorter than ``skip``, its row.
     """
     total = 0
     offsets[0] = 0
@@ -39,26 +45,17 @@ def value_offsets(data: Any, positions: Any, offsets: Any, skip: int) -> int:
             if total > _I32_MAX:
                 return TOO_LARGE
         offsets[row + 1] = total
-    return -1
-
-
-@kernel(types.void(DATA, POSITIONS, OFFSETS, types.int64, types.uint8[::1]))
-def copy_values(data: Any, positions: Any, offsets: Any, skip: int, out: Any) -> None:
-    for row in range(positions.size):
-        source = np.uint64(positions[row] + skip)
-        target = np.uint64(offsets[row])
-        for i in range(np.uint64(offsets[row + 1] - offsets[row])):
-            out[target + i] = data[source + i]
+    return GOOD
 
 
 @kernel(types.int64(DATA, POSITIONS))
 def check_jsonb_version(data: Any, positions: Any) -> int:
-    """Returns -1, or the first row that is not jsonb's version 1."""
+    """Returns ``GOOD``, or the first row that is not jsonb's version 1."""
     for row in range(positions.size):
         at = positions[row]
         if at >= 0 and (value_length(data, at) < 1 or data[at] != 1):
             return row
-    return -1
+    return GOOD
 
 
 @kernel(types.int64(DATA, POSITIONS, OFFSETS))
@@ -74,11 +71,11 @@ def uuid_offsets(data: Any, positions: Any, offsets: Any) -> int:
             if total > _I32_MAX:
                 return TOO_LARGE
         offsets[row + 1] = total
-    return -1
+    return GOOD
 
 
-@kernel(types.void(DATA, POSITIONS, OFFSETS, types.uint8[::1]))
-def copy_uuids(data: Any, positions: Any, offsets: Any, out: Any) -> None:
+@kernel(types.int64(DATA, POSITIONS, OFFSETS, OUT))
+def copy_uuids(data: Any, positions: Any, offsets: Any, out: Any) -> int:
     for row in range(positions.size):
         if positions[row] >= 0:
             source, target = np.uint64(positions[row]), np.uint64(offsets[row])
@@ -90,6 +87,7 @@ def copy_uuids(data: Any, positions: Any, offsets: Any, out: Any) -> None:
                 out[target] = _HEX[byte >> 4]
                 out[target + np.uint64(1)] = _HEX[byte & 15]
                 target += np.uint64(2)
+    return GOOD
 
 
 @kernel(types.int64(DATA, POSITIONS, OFFSETS))
@@ -107,7 +105,7 @@ def hex_offsets(data: Any, positions: Any, offsets: Any) -> int:
             if total > _I32_MAX:
                 return TOO_LARGE
         offsets[row + 1] = total
-    return -1
+    return GOOD
 
 
 @kernel(types.int64(types.uint8))
@@ -119,7 +117,7 @@ def _nibble(character: int) -> int:
     return -1
 
 
-@kernel(types.int64(DATA, POSITIONS, OFFSETS, types.uint8[::1]))
+@kernel(types.int64(DATA, POSITIONS, OFFSETS, OUT))
 def copy_hex(data: Any, positions: Any, offsets: Any, out: Any) -> int:
     for row in range(positions.size):
         source = positions[row] + 2
@@ -129,4 +127,4 @@ def copy_hex(data: Any, positions: Any, offsets: Any, out: Any) -> int:
                 return row
             out[target] = high << 4 | low
             source += 2
-    return -1
+    return GOOD

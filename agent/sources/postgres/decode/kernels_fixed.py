@@ -1,7 +1,5 @@
-"""Second pass, types of fixed width in their binary form: one kernel per type, from positions to an Arrow value buffer.
-
-Each returns -1, or the first row whose bytes are not of the type. NULL rows keep whatever the buffer held (zero).
-``fill_validity`` makes the bitmap afterwards, because a value kernel may turn a row NULL (see ``kernels_numeric``).
+"""Second pass, types of fixed width in their binary form: one kernel per type, each the loop of ``agent.kernels.fixed``
+over what checks and reads a value.
 
 Dates and timestamps that Arrow has no value for: ``infinity`` and ``-infinity`` become the last and the first moment
 of the years 1 to 9999, which sort where the originals do and which every reader can show.
@@ -11,8 +9,9 @@ from typing import Any, Final
 
 from numba import types
 
-from agent.kernels.jit import DATA, kernel
-from agent.sources.postgres.decode.wire import POSITIONS, read_i16, read_i32, read_i64, value_length
+from agent.kernels.fixed import bit_loop, loop
+from agent.kernels.jit import inlined
+from agent.sources.postgres.decode.wire import read_i16, read_i32, read_i64, value_length
 
 #: PostgreSQL counts from 2000-01-01
 EPOCH_DAYS: Final = 10_957
@@ -28,113 +27,80 @@ _I32_MIN, _I32_MAX = -(2**31), 2**31 - 1
 _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
 
 
-@kernel(types.int64(POSITIONS, types.uint8[::1]))
-def fill_validity(positions: Any, bitmap: Any) -> int:
-    """Set the bit of every row that has a value; returns how many are NULL. The bitmap comes filled with zeros."""
-    rows = positions.size
-    nulls = 0
-    for byte in range(bitmap.size):
-        bits = 0
-        for bit in range(min(8, rows - byte * 8)):
-            if positions[byte * 8 + bit] >= 0:
-                bits |= 1 << bit
-            else:
-                nulls += 1
-        bitmap[byte] = bits
-    return nulls
+@inlined
+def _has_1(data: Any, at: int) -> bool:
+    return bool(value_length(data, at) == 1)
 
 
-@kernel(types.int64(DATA, POSITIONS, types.uint8[::1]))
-def decode_bool(data: Any, positions: Any, bitmap: Any) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        if at >= 0:
-            if value_length(data, at) != 1:
-                return row
-            if data[at] != 0:
-                bitmap[row >> 3] |= 1 << (row & 7)
-    return -1
+@inlined
+def _has_2(data: Any, at: int) -> bool:
+    return bool(value_length(data, at) == 2)
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int16[::1]))
-def decode_int2(data: Any, positions: Any, values: Any) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        if at >= 0:
-            if value_length(data, at) != 2:
-                return row
-            values[row] = read_i16(data, at)
-    return -1
+@inlined
+def _has_4(data: Any, at: int) -> bool:
+    return bool(value_length(data, at) == 4)
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int32[::1]))
-def decode_int4(data: Any, positions: Any, values: Any) -> int:
-    """int4, and float4 seen as its bits."""
-    for row in range(positions.size):
-        at = positions[row]
-        if at >= 0:
-            if value_length(data, at) != 4:
-                return row
-            values[row] = read_i32(data, at)
-    return -1
+@inlined
+def _has_8(data: Any, at: int) -> bool:
+    return bool(value_length(data, at) == 8)
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int64[::1]))
-def decode_int8(data: Any, positions: Any, values: Any) -> int:
-    """int8, and float8 seen as its bits."""
-    for row in range(positions.size):
-        at = positions[row]
-        if at >= 0:
-            if value_length(data, at) != 8:
-                return row
-            values[row] = read_i64(data, at)
-    return -1
+@inlined
+def _is_time(data: Any, at: int) -> bool:
+    return bool(value_length(data, at) == 8 and 0 <= read_i64(data, at) <= TIME_MAX_US + 1)
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int32[::1]))
-def decode_date(data: Any, positions: Any, values: Any) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        if at >= 0:
-            if value_length(data, at) != 4:
-                return row
-            days = read_i32(data, at)
-            if days == _I32_MAX:
-                values[row] = DATE_MAX
-            elif days == _I32_MIN:
-                values[row] = DATE_MIN
-            else:
-                values[row] = days + EPOCH_DAYS
-    return -1
+@inlined
+def _bool(data: Any, at: int) -> bool:
+    return bool(data[at] != 0)
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int64[::1]))
-def decode_time(data: Any, positions: Any, values: Any) -> int:
-    for row in range(positions.size):
-        at = positions[row]
-        if at >= 0:
-            if value_length(data, at) != 8:
-                return row
-            micros = read_i64(data, at)
-            if micros < 0 or micros > TIME_MAX_US + 1:
-                return row
-            values[row] = min(micros, TIME_MAX_US)
-    return -1
+@inlined
+def _int2(data: Any, at: int) -> Any:
+    return read_i16(data, at)
 
 
-@kernel(types.int64(DATA, POSITIONS, types.int64[::1]))
-def decode_timestamp(data: Any, positions: Any, values: Any) -> int:
-    """timestamp and timestamptz. What lies past Arrow's last microsecond (year 294247) counts as infinity."""
-    for row in range(positions.size):
-        at = positions[row]
-        if at >= 0:
-            if value_length(data, at) != 8:
-                return row
-            micros = read_i64(data, at)
-            if micros > _I64_MAX - EPOCH_US:
-                values[row] = TIMESTAMP_MAX_US
-            elif micros == _I64_MIN:
-                values[row] = TIMESTAMP_MIN_US
-            else:
-                values[row] = micros + EPOCH_US
-    return -1
+@inlined
+def _int4(data: Any, at: int) -> Any:
+    return read_i32(data, at)
+
+
+@inlined
+def _int8(data: Any, at: int) -> Any:
+    return read_i64(data, at)
+
+
+@inlined
+def _date(data: Any, at: int) -> Any:
+    days = read_i32(data, at)
+    if days == _I32_MAX:
+        return DATE_MAX
+    return DATE_MIN if days == _I32_MIN else days + EPOCH_DAYS
+
+
+@inlined
+def _time(data: Any, at: int) -> Any:
+    return min(read_i64(data, at), TIME_MAX_US)
+
+
+@inlined
+def _timestamp(data: Any, at: int) -> Any:
+    """What lies past Arrow's last microsecond (year 294247) counts as infinity."""
+    micros = read_i64(data, at)
+    if micros > _I64_MAX - EPOCH_US:
+        return TIMESTAMP_MAX_US
+    return TIMESTAMP_MIN_US if micros == _I64_MIN else micros + EPOCH_US
+
+
+decode_bool = bit_loop(_bool, _has_1)
+decode_int2 = loop(_int2, types.int16, _has_2)
+#: int4, and float4 seen as its bits
+decode_int4 = loop(_int4, types.int32, _has_4)
+#: int8, and float8 seen as its bits
+decode_int8 = loop(_int8, types.int64, _has_8)
+decode_date = loop(_date, types.int32, _has_4)
+decode_time = loop(_time, types.int64, _is_time)
+#: with and without time zone
+decode_timestamp = loop(_timestamp, types.int64, _has_8)

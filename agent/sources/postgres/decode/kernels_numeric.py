@@ -12,9 +12,10 @@ import numpy as np
 from numba import types
 
 from agent.kernels.decimal128 import WORDS, is_below_power, multiply_add, store
-from agent.kernels.jit import DATA, kernel
-from agent.sources.postgres.decode.kernels_bytes import OFFSETS, TOO_LARGE
-from agent.sources.postgres.decode.wire import NULL, POSITIONS, read_i16, value_length
+from agent.kernels.fixed import GOOD, NULL
+from agent.kernels.jit import DATA, OFFSETS, OUT, POSITIONS, kernel
+from agent.kernels.text import TOO_LARGE
+from agent.sources.postgres.decode.wire import read_i16, value_length
 
 _HEADER_BYTES = 8
 _POSITIVE, _NEGATIVE, _NAN, _PLUS_INFINITY, _MINUS_INFINITY = 0x0000, 0x4000, 0xC000, 0xD000, 0xF000
@@ -149,7 +150,7 @@ def _digit(data: Any, at: int, digits: int, weight: int, group: int) -> int:
     return read_i16(data, at + _HEADER_BYTES + 2 * index) if 0 <= index < digits else 0
 
 
-@kernel(types.void(DATA, types.int64, types.uint8[::1], types.int64, types.int64))
+@kernel(types.void(DATA, types.int64, OUT, types.int64, types.int64))
 def _write_text(data: Any, at: int, out: Any, start: int, end: int) -> None:
     sign = read_i16(data, at + 4) & 0xFFFF
     if sign != _POSITIVE and sign != _NEGATIVE:
@@ -178,8 +179,9 @@ def _write_text(data: Any, at: int, out: Any, start: int, end: int) -> None:
             out[point + 1 + i] = 48 + digit // _POWERS[3 - i % 4] % 10
 
 
-@kernel(types.void(DATA, POSITIONS, OFFSETS, types.uint8[::1]))
-def copy_numeric_text(data: Any, positions: Any, offsets: Any, out: Any) -> None:
+@kernel(types.int64(DATA, POSITIONS, OFFSETS, OUT))
+def copy_numeric_text(data: Any, positions: Any, offsets: Any, out: Any) -> int:
     for row in range(positions.size):
         if positions[row] >= 0:
             _write_text(data, positions[row], out, offsets[row], offsets[row + 1])
+    return GOOD

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from numba import types
 
-from agent.kernels.jit import DATA, kernel
+from agent.kernels.fixed import NULL
+from agent.kernels.jit import DATA, PAIR, kernel
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE
-from agent.sources.postgres.decode.wire import NULL, PAIR, UNCHANGED, read_i16, read_i32
+from agent.sources.postgres.decode.wire import UNCHANGED, read_i16, read_i32
 
 #: second index of the counts: how many values of a column came in which form
 COUNT_UNCHANGED: Final = 0

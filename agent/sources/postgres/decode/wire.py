@@ -3,8 +3,7 @@
 Offsets are unsigned inside the reads: numba then leaves out its negative-index handling and LLVM turns four byte loads
 into one swapped word.
 
-A *position* is the offset of a value's first byte; the four bytes before it are its length. ``NULL`` and
-``UNCHANGED`` mean values that are not there.
+The four bytes before a value's position are its length.
 """
 
 from datetime import UTC, datetime
@@ -18,10 +17,7 @@ from agent.kernels.jit import DATA, kernel
 #: PostgreSQL counts microseconds from 2000: what has to be added for Unix microseconds
 CLOCK_EPOCH: Final = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 
-POSITIONS: Final = types.int64[::1]
-PAIR: Final = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
-
-NULL: Final = -1
+#: the position of a value that an update left out; ``fixed.NULL`` is that of NULL
 UNCHANGED: Final = -2
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from agent.errors import DecodeError
+from agent.kernels.columns import BadValueError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.common.blocks import RowsReader
 from agent.sources.postgres.decode import columns, locate, types
@@ -128,7 +129,7 @@ class _CopyRows(RowsReader):
             return columns.build(column, self._block, self._positions[i, :rows], **form, is_key=is_key)
         except columns.BentKeyError as error:
             raise DecodeError(columns.bent_key(self._schema, column, error, "in its snapshot")) from None
-        except columns.BadValueError as error:
+        except BadValueError as error:
             raise DecodeError(
                 f"{self._schema.qualified_name}: column {column.name} cannot be read: {error.reason}, in its snapshot; "
                 "report this with the table's definition"

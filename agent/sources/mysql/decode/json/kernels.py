@@ -9,15 +9,13 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from agent.kernels.jit import DATA, kernel
-from agent.sources.mysql.decode.kernels_bytes import OFFSETS, READ_OFFSETS
+from agent.kernels.jit import DATA, OFFSETS, OUT, READ_OFFSETS, kernel
 from agent.sources.mysql.decode.wire import read_u16, read_u32, read_u64
 
 #: room for a text: what a document's bytes can become (``\\u001f``), and what is written before a look at the limit
 GROWTH: Final = 6
 SLACK_BYTES: Final = 64
 
-_OUT: Final = types.uint8[::1]
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = 0, 1, 2, 3, 4
 _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING = 5, 6, 7, 8, 9, 10, 11, 12
 #: doubles are written with up to so many decimals
@@ -46,7 +44,7 @@ _WAY_OUT = -1
 _AROUND = 4
 
 
-@kernel(types.int64(DATA, types.int64, types.int64, _OUT, types.int64, types.int64))
+@kernel(types.int64(DATA, types.int64, types.int64, OUT, types.int64, types.int64))
 def _write_string(data: Any, at: int, length: int, out: Any, to: int, limit: int) -> int:
     if to + GROWTH * length + _AROUND > limit:
         return _WAY_OUT
@@ -71,7 +69,7 @@ def _write_string(data: Any, at: int, length: int, out: Any, to: int, limit: int
     return to + 1
 
 
-@kernel(types.int64(types.uint64, types.int64, _OUT, types.int64))
+@kernel(types.int64(types.uint64, types.int64, OUT, types.int64))
 def _write_digits(number: Any, digits_min: int, out: Any, to: int) -> int:
     digits, rest = 1, number // np.uint64(10)
     while rest:
@@ -84,7 +82,7 @@ def _write_digits(number: Any, digits_min: int, out: Any, to: int) -> int:
     return to + digits
 
 
-@kernel(types.int64(DATA, types.int64, types.int64, types.int64, _OUT, types.int64))
+@kernel(types.int64(DATA, types.int64, types.int64, types.int64, OUT, types.int64))
 def _write_integer(data: Any, kind: int, at: int, end: int, out: Any, to: int) -> int:
     width = 2 if kind <= _UINT16 else 4 if kind <= _UINT32 else 8
     if at + width > end:
@@ -101,7 +99,7 @@ def _write_integer(data: Any, kind: int, at: int, end: int, out: Any, to: int) -
     return _write_digits(word, 1, out, to)  # type: ignore[no-any-return]
 
 
-@kernel(types.int64(DATA, types.int64, types.int64, _OUT, types.int64))
+@kernel(types.int64(DATA, types.int64, types.int64, OUT, types.int64))
 def _write_double(data: Any, at: int, end: int, out: Any, to: int) -> int:
     if at + 8 > end:
         return _WAY_OUT
@@ -121,7 +119,7 @@ def _write_double(data: Any, at: int, end: int, out: Any, to: int) -> int:
     return _WAY_OUT
 
 
-@kernel(types.int64(DATA, types.int64, types.int64, types.int64, _OUT, types.int64, types.int64))
+@kernel(types.int64(DATA, types.int64, types.int64, types.int64, OUT, types.int64, types.int64))
 def _write_scalar(data: Any, kind: int, at: int, end: int, out: Any, to: int, limit: int) -> int:
     if to + _SCALAR_BYTES > limit or at >= end:
         return _WAY_OUT
@@ -167,7 +165,7 @@ def _open(data: Any, kind: int, at: int, end: int, frame: Any) -> bool:
     return bool(frame[_STOP] <= end and frame[_VALUES] + frame[_COUNT] * (1 + size) <= frame[_STOP])
 
 
-@kernel(types.int64(DATA, _FRAME, _OUT, types.int64, types.int64))
+@kernel(types.int64(DATA, _FRAME, OUT, types.int64, types.int64))
 def _write_key(data: Any, frame: Any, out: Any, to: int, limit: int) -> int:
     at, size = frame[_AT], frame[_SIZE]
     key = at + 2 * size + frame[_NEXT] * (size + 2)
@@ -191,7 +189,7 @@ def _target(data: Any, frame: Any, entry: int) -> int:
     return target if target > entry else _WAY_OUT
 
 
-@kernel(types.int64(DATA, types.int64, types.int64, _OUT, types.int64, types.int64, types.int64[:, ::1]))
+@kernel(types.int64(DATA, types.int64, types.int64, OUT, types.int64, types.int64, types.int64[:, ::1]))
 def _write(data: Any, start: int, end: int, out: Any, to: int, limit: int, frames: Any) -> int:
     """The document at ``start``; where its text ends, or -1. (A kernel that calls itself cannot be kept in a cache.)"""
     kind, at, stop, depth = np.int64(data[start]), start + 1, end, 0
@@ -226,7 +224,7 @@ def _write(data: Any, start: int, end: int, out: Any, to: int, limit: int, frame
         frame[_NEXT] += 1
 
 
-@kernel(types.int64(DATA, READ_OFFSETS, OFFSETS, _OUT, types.boolean[::1]))
+@kernel(types.int64(DATA, READ_OFFSETS, OFFSETS, OUT, types.boolean[::1]))
 def write_documents(data: Any, offsets: Any, out_offsets: Any, out: Any, is_left: Any) -> int:
     """Documents as text; ``is_left`` marks those that are not done, and all that are empty.
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import DecodeError
+from agent.kernels.columns import BadValueError
 from agent.rows.changes import UPDATE, Changes
 from agent.rows.schema import Column
 from agent.sources.mysql.decode import conversions, wire
-from agent.sources.mysql.decode.builders import BadValueError
 from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.decode.json import binary, kernels, numbers
 from agent.sources.mysql.decode.types import FieldType

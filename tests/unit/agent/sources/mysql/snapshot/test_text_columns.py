@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.kernels.columns import BadValueError, Texts
 from agent.sources.mysql.snapshot import kernels_text
-from agent.sources.mysql.snapshot.text_columns import BadTextError, Values, build
+from agent.sources.mysql.snapshot.text_columns import build
 
 _PACKET_MAX = 0xFFFFFF
 
@@ -39,7 +40,7 @@ def _locate(data: bytes, columns: int, *, capacity: int = 100, end: int = -1) ->
     rows, at, outcome = kernels_text.locate_rows(block, 0, len(data) if end < 0 else end, 0, starts, lengths)
     found = [
         [
-            None if lengths[c, r] < 0 else block[starts[c, r] : starts[c, r] + lengths[c, r]].tobytes()
+            None if starts[c, r] < 0 else block[starts[c, r] : starts[c, r] + lengths[c, r]].tobytes()
             for c in range(columns)
         ]
         for r in range(rows)
@@ -92,10 +93,11 @@ def _build(arrow: pa.DataType, *texts: str | None, **options: Any) -> list[Any]:
 
 def _array(arrow: pa.DataType, texts: Sequence[str | None], **options: Any) -> pa.Array:
     data = [b"" if text is None else text.encode() for text in texts]
-    lengths = np.array([-1 if text is None else len(data[i]) for i, text in enumerate(texts)], np.int64)
-    ends = np.cumsum(np.maximum(lengths, 0), dtype=np.int64)
+    lengths = np.array([len(value) for value in data], np.int64)
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    starts[[i for i, text in enumerate(texts) if text is None]] = -1
     block = np.frombuffer(b"".join(data) + b"?", np.uint8)
-    array = build(arrow, Values(block, ends - np.maximum(lengths, 0), lengths), **options)
+    array = build(arrow, Texts(block, starts, lengths), **options)
     array.validate(full=True)
     return array
 
@@ -106,7 +108,7 @@ def test_integers_and_their_bounds(arrow: pa.DataType) -> None:
     low, high = int(bounds.min), int(bounds.max)
     assert _build(arrow, str(low), None, "0", str(high)) == [low, None, 0, high]
     for wrong in (str(high + 1), str(low - 1), "", "-", "1.0", "1e3", "+1", "99999999999999999999"):
-        with pytest.raises(BadTextError) as caught:
+        with pytest.raises(BadValueError) as caught:
             _build(arrow, "1", wrong)
         assert caught.value.row == 1
 
@@ -124,8 +126,12 @@ def test_decimals_are_exact(bounds: tuple[int, int], data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("wrong", ["", "-", "1.234", "1000.0", "12345678901234567890.1", "1,0", "0x1"])
 def test_decimals_that_do_not_fit_are_refused(wrong: str) -> None:
-    with pytest.raises(BadTextError):
+    with pytest.raises(BadValueError):
         _build(pa.decimal128(5, 2), wrong)
+
+
+def test_zeros_behind_a_decimals_scale_change_nothing() -> None:
+    assert _build(pa.decimal128(5, 2), "1.230000", "NaN", "-Infinity") == [Decimal("1.23"), None, None]
 
 
 def test_a_short_text_may_stand_for_a_long_number() -> None:
@@ -140,7 +146,7 @@ def test_doubles_come_back(value: float) -> None:
 def test_flags_floats_and_their_nonsense() -> None:
     assert _build(pa.bool_(), "0", "1", None) == [False, True, None]
     for arrow, wrong in ((pa.bool_(), "2"), (pa.bool_(), ""), (pa.float32(), "x")):
-        with pytest.raises(BadTextError):
+        with pytest.raises(BadValueError):
             _build(arrow, wrong)
 
 
@@ -161,7 +167,7 @@ def test_days_that_no_calendar_has(day: str) -> None:
     assert _build(pa.timestamp("us"), f"{day} 00:00:00") == [None]
     assert _build(pa.string(), day) == [day]
     for arrow, text in ((pa.date32(), day), (pa.timestamp("us"), f"{day} 00:00:00.5")):
-        with pytest.raises(BadTextError, match="no calendar"):
+        with pytest.raises(BadValueError, match="no calendar"):
             _build(arrow, "x" if text == "" else text, is_strict=True)
 
 
@@ -169,26 +175,26 @@ def test_days_that_no_calendar_has(day: str) -> None:
     "wrong", ["", "2024-1-01", "2024-13-01", "2024/01/01", "20240101", "2024-01-01x", "-024-01-01"]
 )
 def test_what_is_no_date_is_refused(wrong: str) -> None:
-    with pytest.raises(BadTextError):
+    with pytest.raises(BadValueError):
         _build(pa.date32(), wrong)
 
 
 @pytest.mark.parametrize("wrong", ["24:00:00", "00:60:00", "00:00:60", "0:00:00", "00:00:00.", "00:00:00.1234567", "x"])
 def test_what_is_no_time_is_refused(wrong: str) -> None:
-    with pytest.raises(BadTextError):
+    with pytest.raises(BadValueError):
         _build(pa.timestamp("us"), f"2024-01-01 {wrong}")
 
 
 def test_bytes_and_text() -> None:
     assert _build(pa.string(), "ä", None, "", "😀") == ["ä", None, "", "😀"]
     assert _build(pa.binary(), "srid12", None, skip=4) == [b"12", None]
-    with pytest.raises(BadTextError):
+    with pytest.raises(BadValueError):
         _build(pa.binary(), "12345", "123", skip=4)
 
 
 def test_text_that_is_not_utf8_is_named_by_its_row() -> None:
     block = np.frombuffer(b"okay\xff", np.uint8)
-    values = Values(block, np.array([0, 4], np.int64), np.array([4, 1], np.int64))
-    with pytest.raises(BadTextError, match="not UTF-8") as caught:
+    values = Texts(block, np.array([0, 4], np.int64), np.array([4, 1], np.int64))
+    with pytest.raises(BadValueError, match="not UTF-8") as caught:
         build(pa.string(), values)
     assert caught.value.row == 1

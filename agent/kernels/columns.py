@@ -1,0 +1,127 @@
+"""Columns from kernels: what makes an Arrow array of the buffers that kernels fill, for every source.
+
+Also ``Texts``: a column whose values came as text, whatever the protocol; the kernels of ``text`` read it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from agent.kernels import text
+from agent.kernels.fixed import fill_validity
+from agent.kernels.jit import Bytes, Ints
+
+_ASCII_MAX = 127
+NOT_OF_ITS_TYPE: Final = "its bytes are not a value of the column's type"
+TOO_MUCH: Final = "more than 2 GiB of one column in one batch; make the log's segments smaller"
+
+
+class BadValueError(Exception):
+    """A value that cannot be had; ``row`` is in the batch at hand."""
+
+    def __init__(self, row: int, reason: str = NOT_OF_ITS_TYPE) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
+
+
+def allocate(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Room from Arrow's pool, not cleared."""
+    size = np.dtype(dtype).itemsize
+    return np.frombuffer(pa.allocate_buffer(max(count, 1) * size), dtype, max(count, 1))[:count]
+
+
+def check(row: int, reason: str = NOT_OF_ITS_TYPE) -> None:
+    """What a kernel returned.
+
+    :raises BadValueError: a row that it has found bad.
+    """
+    if row == text.TOO_LARGE:
+        raise BadValueError(0, TOO_MUCH)
+    if row >= 0:
+        raise BadValueError(row, reason)
+
+
+def array(arrow: pa.DataType, positions: Ints, *buffers: Any) -> pa.Array:
+    """The array of ``buffers``, valid where there is a position."""
+    bitmap = np.empty((len(positions) + 7) // 8, np.uint8)
+    nulls = fill_validity(positions, bitmap, 0)
+    validity = pa.py_buffer(bitmap) if nulls else None
+    return pa.Array.from_buffers(arrow, len(positions), [validity, *map(pa.py_buffer, buffers)], nulls)
+
+
+def is_ascii(data: Bytes) -> bool:
+    return not data.size or bool(data.max() <= _ASCII_MAX)
+
+
+def check_utf8(values: pa.Array, reason: str) -> None:
+    """:raises BadValueError: of the first row that is not UTF-8."""
+    check_each(values, lambda part: part.validate(full=True), reason)
+
+
+def check_each(values: pa.Array, run: Callable[[pa.Array], object], reason: str) -> None:
+    """``run`` over the array; where it fails, halve the way to the row that is to blame.
+
+    :raises BadValueError: of that row.
+    """
+    try:
+        run(values)
+    except pa.ArrowInvalid:
+        start, rows = 0, len(values)
+        while rows > 1:
+            half = rows // 2
+            try:
+                run(values.slice(start, half))
+                start, rows = start + half, rows - half
+            except pa.ArrowInvalid:
+                rows = half
+        raise BadValueError(start, reason) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Where one column's values lie, written as text. ``starts`` are this call's to use up.
+
+    Each method makes the array. :raises BadValueError: a value that is not of the type.
+    """
+
+    data: Bytes
+    starts: Ints
+    lengths: Ints
+
+    def integers(self, arrow: pa.DataType) -> pa.Array:
+        dtype = arrow.to_pandas_dtype()
+        bounds, wide = np.iinfo(dtype), allocate(len(self.starts), np.int64)
+        check(text.parse_integers(self.data, self.starts, self.lengths, int(bounds.min), int(bounds.max), wide))
+        return array(arrow, self.starts, wide.astype(dtype, copy=False))
+
+    def decimals(self, arrow: pa.DataType) -> pa.Array:
+        words = np.zeros((len(self.starts), 2), np.uint64)
+        check(text.parse_decimals(self.data, self.starts, self.lengths, arrow.precision, arrow.scale, words))
+        return array(arrow, self.starts, words)
+
+    def flags(self, false: str, true: str) -> pa.Array:
+        bitmap = np.zeros((len(self.starts) + 7) // 8, np.uint8)
+        check(text.parse_flags(self.data, self.starts, self.lengths, ord(false), ord(true), bitmap))
+        return array(pa.bool_(), self.starts, bitmap)
+
+    def strings(self, arrow: pa.DataType, *, skip: int = 0, cure: str = "") -> pa.Array:
+        """Bytes as they are, without the first ``skip`` of each; ``cure`` of text that is not UTF-8."""
+        offsets = allocate(len(self.starts) + 1, np.int32)
+        check(text.sum_lengths(self.starts, self.lengths, skip, offsets))
+        out = allocate(int(offsets[-1]), np.uint8)
+        text.copy_values(self.data, self.starts, skip, offsets, out)
+        values = array(arrow, self.starts, offsets, out)
+        if pa.types.is_string(arrow) and not is_ascii(out):
+            check_utf8(values, "text that is not UTF-8" + cure)
+        return values
+
+    def floats(self, arrow: pa.DataType) -> pa.Array:
+        """As Arrow itself reads them."""
+        texts = self.strings(pa.string())
+        check_each(texts, lambda part: part.cast(arrow), "its text is not a number")
+        return texts.cast(arrow)

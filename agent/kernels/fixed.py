@@ -1,0 +1,116 @@
+"""Fixed-width kernels: the loops that fill an Arrow buffer with a column's values, for every type of every source.
+
+A *position* is the offset of a value's first byte, negative where there is none. A loop is made of plain functions
+(``jit.inlined``) that read one value, and say whether the bytes at hand are one. It fills ``values`` from row ``first``
+on, stores 0 for rows without a value, and returns the first bad row, or ``GOOD``.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from numba import types
+
+from agent.kernels.decimal128 import WORDS
+from agent.kernels.jit import BITMAP, DATA, POSITIONS, Bytes, Ints, inlined, kernel
+
+#: what a kernel returns when all rows are good: bad ones are numbered from 0
+GOOD: Final = -1
+#: the position of a value that is not there
+NULL: Final = -1
+
+#: returns the first bad row, or ``GOOD`` minus how many rows it has turned NULL
+Kernel = Callable[..., int]
+_Read = Callable[[Any, int], Any]
+_Check = Callable[[Any, int], bool]
+
+
+@inlined
+def _is_any(data: Any, at: int) -> bool:
+    """The first pass has made sure that a value's bytes are there."""
+    return True
+
+
+def loop(read: _Read, stored: Any, is_good: _Check = _is_any) -> Kernel:
+    """Values of the numba type ``stored``."""
+
+    def fill(data: Any, positions: Any, values: Any, first: int) -> int:
+        for row in range(positions.size):
+            at = positions[row]
+            if at < 0:
+                values[first + row] = 0
+            elif is_good(data, at):
+                values[first + row] = read(data, at)
+            else:
+                return row
+        return GOOD
+
+    return kernel(types.int64(DATA, POSITIONS, stored[::1], types.int64))(fill)
+
+
+def bit_loop(read: _Check, is_good: _Check = _is_any) -> Kernel:
+    """Booleans, into a bitmap that comes filled with zeros; ``first`` is a multiple of 8."""
+
+    def fill(data: Any, positions: Any, bitmap: Any, first: int) -> int:
+        for row in range(positions.size):
+            at = positions[row]
+            if at >= 0:
+                if not is_good(data, at):
+                    return row
+                if read(data, at):
+                    bitmap[(first + row) >> 3] |= 1 << (row & 7)
+        return GOOD
+
+    return kernel(types.int64(DATA, POSITIONS, BITMAP, types.int64))(fill)
+
+
+def word_loop(read: _Read) -> Kernel:
+    """Unsigned integers of 64 bits, into decimals without a fraction."""
+
+    def fill(data: Any, positions: Any, words: Any, first: int) -> int:
+        for row in range(positions.size):
+            at = positions[row]
+            words[first + row, 0] = read(data, at) if at >= 0 else 0
+            words[first + row, 1] = 0
+        return GOOD
+
+    return kernel(types.int64(DATA, POSITIONS, WORDS, types.int64))(fill)
+
+
+def calendar_loop(read: Callable[[Any, int, int], tuple[int, int]], stored: Any) -> Kernel:
+    """Dates and times: ``read`` has an argument of the column's, and says whether there is such a date.
+
+    If there is none, the row is bad under the rule *strict*, and NULL otherwise: its position is cleared, and the
+    kernel returns ``GOOD`` minus how many there were.
+    """
+
+    def fill(data: Any, positions: Any, values: Any, first: int, is_strict: bool, argument: int) -> int:
+        result = GOOD
+        for row in range(positions.size):
+            at, value = positions[row], 0
+            if at >= 0:
+                value, exists = read(data, at, argument)
+                if not exists:
+                    if is_strict:
+                        return row
+                    value = 0
+                    positions[row] = NULL
+                    result -= 1
+            values[first + row] = value
+        return result
+
+    return kernel(types.int64(DATA, POSITIONS, stored[::1], types.int64, types.boolean, types.int64))(fill)
+
+
+@kernel(types.int64(POSITIONS, BITMAP, types.int64))
+def fill_validity(positions: Ints, bitmap: Bytes, first: int) -> int:
+    """Set the bits of all rows from ``first`` on, a multiple of 8; returns how many are NULL."""
+    nulls, rows = 0, positions.size
+    for byte in range((rows + 7) >> 3):
+        bits = 0
+        for bit in range(min(8, rows - byte * 8)):
+            if positions[byte * 8 + bit] >= 0:
+                bits |= 1 << bit
+            else:
+                nulls += 1
+        bitmap[(first >> 3) + byte] = bits
+    return nulls
