@@ -23,7 +23,7 @@ from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
 from agent.ports.executor import Executor
-from agent.ports.sink import Sink
+from agent.ports.sink import FeedContext, Sink
 from agent.ports.snapshot import DumpOrder
 from agent.ports.source import Identity, Position, Scope, Source, StreamOrder
 from agent.sinks import open_sink
@@ -141,15 +141,10 @@ class ChangefeedRuntime:
         self._asking = CapacityLimiter(1)
         self._at_once: int | None = None
         self._context = job.FlushContext(
-            changefeed=feed.sink_owner,
-            sink_uri=feed.sink_uri,
-            sink_mode=feed.sink_mode,
-            log_uri=feed.log_uri,
+            FeedContext(feed.sink_owner, feed.sink_uri, feed.sink_mode, feed.config.filter, feed.was_filtered),
             sink=self._sink,
             reader=LogReader(feed.log_directory(source)),
             executor=executor,
-            filter=feed.config.filter,
-            was_filtered=feed.was_filtered,
         )
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:

@@ -13,32 +13,27 @@ import structlog
 
 from agent.control.runtime import Flushed, FlushLimits, SpanFlushed, SpanPosition
 from agent.deadline import Deadline
-from agent.flush.plan import FlushPlan, Order, Weights, group_tasks, plan_flush
+from agent.flush.plan import FlushPlan, Weights, group_tasks, plan_flush
 from agent.flush.task import run_flushes
 from agent.log.reader import LogReader
 from agent.ports.executor import Executor
-from agent.ports.sink import FlushResult, Sink
+from agent.ports.sink import FeedContext, FlushResult, Sink
 from reactor import failpoints
 from reactor.failpoints import Point
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import NO_FILTER, FilterConfig, LogHead, RunningError, SinkMode
+from reactor.records.changefeed import LogHead, RunningError
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class FlushContext:
-    """What a changefeed's flushes on one capture have in common. ``changefeed``: as its sink is opened with."""
+    """What a changefeed's flushes on one capture work with."""
 
-    changefeed: str
-    sink_uri: str
-    sink_mode: SinkMode
-    log_uri: str
+    feed: FeedContext
     sink: Sink
     reader: LogReader
     executor: Executor
-    filter: FilterConfig = NO_FILTER
-    was_filtered: bool = False
     weights: Weights = field(default_factory=Weights)
 
 
@@ -62,7 +57,7 @@ def flush(
     results: Sequence[FlushResult] = ()
     if plan.tasks:
         tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
-        name = f"flush {context.changefeed}: {', '.join(tables)}"
+        name = f"flush {context.feed.changefeed}: {', '.join(tables)}"
         groups = group_tasks(plan.tasks)
         planned = time.monotonic()
         written = context.executor.map(run_flushes, groups, description=name, deadline=deadline, at_once=at_once)
@@ -83,10 +78,7 @@ def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: Flus
     if to_ts <= known_ts:
         return FlushPlan((), ())
     segments = context.reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts)
-    order = Order(
-        context.changefeed, context.sink_uri, context.sink_mode, context.log_uri, context.filter, context.was_filtered
-    )
-    return plan_flush(positions, segments, limits, order=order, weights=context.weights)
+    return plan_flush(positions, segments, limits, feed=context.feed, weights=context.weights)
 
 
 def _outcomes(plan: FlushPlan, results: Sequence[FlushResult], head: LogHead) -> list[SpanFlushed]:

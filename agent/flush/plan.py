@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from agent.control.runtime import FlushLimits, SpanPosition
-from agent.ports.sink import FlushTask
+from agent.ports.sink import FeedContext, FlushTask
 from agent.rows.batches import SegmentRef
 from reactor.ids import Ts
-from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode
+from reactor.records.changefeed import SinkMode
 
 #: light tasks go together in groups of about so many or so heavy, but in no fewer groups than keep some cores busy
 _GROUPS_MIN = 4
@@ -49,18 +49,6 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What all tasks of a changefeed have in common."""
-
-    changefeed: str
-    sink_uri: str
-    sink_mode: SinkMode
-    log_uri: str
-    filter: FilterConfig = NO_FILTER
-    was_filtered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class FlushPlan:
     """``targets``: where each span is when all went well. A span without a task has nothing to write on its way."""
 
@@ -74,7 +62,7 @@ def plan_flush(
     segments: Sequence[SegmentRef],
     limits: FlushLimits,
     *,
-    order: Order,
+    feed: FeedContext,
     weights: Weights = Weights(),
 ) -> FlushPlan:
     """``segments``: the log (in order) from the lowest recorded Ts to the highest target."""
@@ -86,12 +74,12 @@ def plan_flush(
         if wanted <= position.checkpoint_ts:
             continue
         ahead = _ahead(position, segments, wanted)
-        to_ts = _reachable(position, ahead, wanted, _weight_max(position, order, weights))
+        to_ts = _reachable(position, ahead, wanted, _weight_max(position, feed, weights))
         is_behind |= to_ts < wanted
         targets.append((position, to_ts))
         if limits.is_gone_since(position.table.table_id, position.committed_ts):
             ahead = []  # nobody needs it any more: the sink keeps what it had
-        made = _tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, order, weights)
+        made = _tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, feed, weights)
         change = limits.change_since(position.table.table_id, position.committed_ts) if made else ""
         tasks.extend(replace(task, change=change) if change else task for task in made)
     return FlushPlan(tuple(tasks), tuple(targets), is_behind)
@@ -105,7 +93,7 @@ def group_tasks(tasks: Sequence[FlushTask]) -> list[tuple[FlushTask, ...]]:
     """
     groups: dict[object, list[FlushTask]] = {}
     for number, task in enumerate(tasks):
-        is_merged = task.sink_mode is SinkMode.UPSERT and task.table.key
+        is_merged = task.feed.sink_mode is SinkMode.UPSERT and task.table.key
         groups.setdefault(task.table.table_id if is_merged else ("alone", number), []).append(task)
     return _packed(list(groups.values()))
 
@@ -136,12 +124,12 @@ def _ahead(position: SpanPosition, segments: Sequence[SegmentRef], target: Ts) -
     ]
 
 
-def _is_appended(position: SpanPosition, order: Order) -> bool:
-    return order.sink_mode == SinkMode.CHANGELOG or not position.table.key
+def _is_appended(position: SpanPosition, feed: FeedContext) -> bool:
+    return feed.sink_mode is SinkMode.CHANGELOG or not position.table.key
 
 
-def _weight_max(position: SpanPosition, order: Order, weights: Weights) -> int:
-    return weights.part_bytes_max * weights.parts_max if _is_appended(position, order) else weights.merge_bytes
+def _weight_max(position: SpanPosition, feed: FeedContext, weights: Weights) -> int:
+    return weights.part_bytes_max * weights.parts_max if _is_appended(position, feed) else weights.merge_bytes
 
 
 def _reachable(position: SpanPosition, ahead: Sequence[SegmentRef], target: Ts, weight_max: int) -> Ts:
@@ -157,27 +145,22 @@ def _reachable(position: SpanPosition, ahead: Sequence[SegmentRef], target: Ts, 
 
 
 def _tasks(
-    position: SpanPosition, segments: Sequence[SegmentRef], to_ts: Ts, order: Order, weights: Weights
+    position: SpanPosition, segments: Sequence[SegmentRef], to_ts: Ts, feed: FeedContext, weights: Weights
 ) -> list[FlushTask]:
     if not segments:
         return []
     part_bytes = weights.part_bytes(sum(item.bytes for item in segments))
-    parts = list(_parts(segments, part_bytes)) if _is_appended(position, order) else [tuple(segments)]
+    parts = list(_parts(segments, part_bytes)) if _is_appended(position, feed) else [tuple(segments)]
     return [
         FlushTask(
-            changefeed=order.changefeed,
+            feed=feed,
             span=position.span,
             table=position.table,
-            sink_uri=order.sink_uri,
-            sink_mode=order.sink_mode,
-            log_uri=order.log_uri,
             segments=part,
             from_ts=position.committed_ts,
             to_ts=to_ts,
             part=number,
             parts=len(parts),
-            filter=order.filter,
-            was_filtered=order.was_filtered,
         )
         for number, part in enumerate(parts)
     ]

@@ -48,7 +48,7 @@ def run_flushes(tasks: Sequence[FlushTask]) -> list[FlushResult]:
 def run_flush(task: FlushTask) -> FlushResult:
     """Write one task's changes to the sink; see ``FlushResult`` for what is left to ``Sink.commit``."""
     try:
-        sink = open_sink(task.sink_uri, changefeed=task.changefeed, mode=task.sink_mode)
+        sink = open_sink(task.feed.sink_uri, changefeed=task.feed.changefeed, mode=task.feed.sink_mode)
         written = sink.writer().write(task, _Log(task))
         failpoints.reach(Point.FLUSH_WRITTEN)
         return written
@@ -83,11 +83,11 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
     :raises DecodeError: events are not what their schema says.
     :raises FilterError: an expression does not fit the table as it has become.
     """
-    rules = events.rules_for(task.filter, task.table.schema_name, task.table.name)
+    rules = events.rules_for(task.feed.filter, task.table.schema_name, task.table.name)
     for schema, batch, clock in _joined(_batches(task)):
         changes = clock.with_times(decode(schema, batch, task.table.key))
         if task.change:
-            changes = conform(changes, task.change, keeps_gone=task.sink_mode is SinkMode.CHANGELOG)
+            changes = conform(changes, task.change, keeps_gone=task.feed.sink_mode is SinkMode.CHANGELOG)
         _refuse_incomplete_moves(changes, task)
         if rules:
             changes = rules.apply(changes)
@@ -150,7 +150,7 @@ def _as_one(waiting: Sequence[_Batch]) -> _Batch:
 
 def _refuse_incomplete_moves(changes: Changes, task: FlushTask) -> None:
     """Whether or not the row concerns this span: see ``agent.rows.spans``."""
-    if task.span.is_whole_table or task.sink_mode is not SinkMode.UPSERT:
+    if task.span.is_whole_table or task.feed.sink_mode is not SinkMode.UPSERT:
         return
     (at,) = np.nonzero(incomplete_moves(changes, key=task.table.key))
     if len(at):

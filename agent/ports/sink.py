@@ -40,29 +40,35 @@ class SinkScope:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedContext:
+    """What all flushes of a changefeed have in common. ``changefeed``: as its sink is opened with. ``was_filtered``:
+    the filter was another one before, which may have left rows that the source has no longer."""
+
+    changefeed: str
+    sink_uri: str
+    sink_mode: SinkMode
+    filter: FilterConfig = NO_FILTER
+    was_filtered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FlushTask:
     """Move one span from ``from_ts`` to ``to_ts``: what one Spark task is given.
 
     ``from_ts`` is what the sink has recorded for the span: a sink that holds anything else refuses the write.
     ``change``: the newest schema change in the range (JSON of a ``TableChange``), empty where there is none: its
     transaction may have rows of before. ``part`` of ``parts``: a backlog of a changelog span may be divided into tasks
-    whose files are committed together. ``was_filtered``: the filter was another one before, which may have left rows
-    that the source has no longer.
+    whose files are committed together.
     """
 
-    changefeed: str
+    feed: FeedContext
     span: TableSpan
     table: TableRecord
-    sink_uri: str
-    sink_mode: SinkMode
-    log_uri: str
     segments: tuple[SegmentRef, ...]
     from_ts: Ts
     to_ts: Ts
     part: int = 0
     parts: int = 1
-    filter: FilterConfig = NO_FILTER
-    was_filtered: bool = False
     change: str = ""
 
 

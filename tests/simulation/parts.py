@@ -16,11 +16,11 @@ from agent.control.effects import StartUnit
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.errors import JobError, SinkConfigError, SinkFencedError, SourceUnreachableError
 from agent.flush import job
-from agent.flush.plan import Order, plan_flush
+from agent.flush.plan import plan_flush
 from agent.log import retention
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.segment import SegmentName
-from agent.ports.sink import FlushResult, FlushTask
+from agent.ports.sink import FeedContext, FlushResult, FlushTask
 from agent.units.records import UnitRecords
 from reactor import keys
 from reactor.errors import WeirError
@@ -114,8 +114,7 @@ class SimulatedParts:
         known_ts = min(position.checkpoint_ts for position in positions)
         is_due = to_ts > known_ts
         segments = self._reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts) if is_due else ()
-        order = Order(self._info.id, "", SinkMode.UPSERT, "")
-        plan = plan_flush(positions, segments, limits, order=order)
+        plan = plan_flush(positions, segments, limits, feed=FeedContext(self._info.id, "", SinkMode.UPSERT))
         work = [(task, self._rows(task)) for task in plan.tasks]
         await anyio.sleep(self._node.world.weather.flush_s(self._random))
         results = [await self._write(task, rows) for task, rows in work]

@@ -16,6 +16,7 @@ from agent.control.runtime import FlushLimits, SpanPosition, changed_tables
 from agent.flush.job import FlushContext, flush
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
+from agent.ports.sink import FeedContext
 from agent.sinks import open_sink
 from agent.units.manifest import Manifest
 from capture.inspection.contents import inspect_segment
@@ -179,14 +180,10 @@ def test_a_table_is_continued_from_what_it_records(state: ClusterState, tmp_path
     log = LogDirectory(str(FIXTURES / "log"), changefeed=name, source="main")
     assert feed.info is not None
     context = FlushContext(
-        changefeed=f"default/{name}",
-        sink_uri=uri,
-        sink_mode=mode,
-        log_uri=str(FIXTURES / "log"),
+        FeedContext(f"default/{name}", uri, mode, feed.info.config.filter),
         sink=sink,
         reader=LogReader(log),
         executor=Inline(),
-        filter=feed.info.config.filter,
     )
     limits = FlushLimits(head, Barrier(), {}, {table.table_id: table}, changed_tables(feed.ddl.values()))
     at = SpanPosition(TableSpan(table.table_id), table, recorded, recorded)

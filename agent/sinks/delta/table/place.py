@@ -194,7 +194,7 @@ def is_written(table: Records, task: FlushTask) -> bool:
     :raises SinkFencedError: it is further than the task's begin, and not at its end.
     :raises TableForeignError: it has no record, or one that is behind what was written.
     """
-    recorded = committed_ts(table, task.changefeed, task.span)
+    recorded = committed_ts(table, task.feed.changefeed, task.span)
     refuse_retired(recorded, task.table, task.span)
     name = f"{task.table.schema_name}.{task.table.name}"
     if recorded is None:
@@ -244,7 +244,7 @@ def _properties(version: int, records: Mapping[str, int]) -> CommitProperties:
 
 def new_records(tasks: Sequence[FlushTask]) -> dict[str, int]:
     """What the table records of the tasks' spans when they are done, by name."""
-    return {record_id(task.changefeed, task.span): int(task.to_ts) for task in tasks}
+    return {record_id(task.feed.changefeed, task.span): int(task.to_ts) for task in tasks}
 
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:

@@ -107,9 +107,9 @@ def fits(log: TableLog, upserts: pa.Table) -> bool:
 def is_new(net: NetChanges, task: FlushTask) -> bool:
     """The source itself says that the table has none of these keys (see ``merge``), and no filter has left it
     some."""
-    if not net.is_insert_only or task.from_ts < task.table.consistent_ts or task.was_filtered:
+    if not net.is_insert_only or task.from_ts < task.table.consistent_ts or task.feed.was_filtered:
         return False
-    return not events.rules_for(task.filter, task.table.schema_name, task.table.name).leaves_rows
+    return not events.rules_for(task.feed.filter, task.table.schema_name, task.table.name).leaves_rows
 
 
 def _is_ours(file: LiveFile) -> bool:

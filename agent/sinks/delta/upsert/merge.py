@@ -83,7 +83,7 @@ def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChange
         commit.commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records([task])))
         return True
     _replace(table, task, net, upserts)
-    return delta_table.committed_ts(table, task.changefeed, task.span) == task.to_ts
+    return delta_table.committed_ts(table, task.feed.changefeed, task.span) == task.to_ts
 
 
 def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Table) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.errors import SinkUriError, TableHeldError
 from agent.feeds.diff import TableDiff, compare_tables
 from agent.feeds.diff import compare as compare_as
-from agent.ports.sink import FlushTask
+from agent.ports.sink import FeedContext, FlushTask
 from agent.ports.source import BEGIN, Scope, Source
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, Changes
 from agent.sinks import open_sink
@@ -120,7 +120,9 @@ def changelog(directory: Path, record: TableRecord, *parts: Changes) -> DeltaSin
     sink.load(record, table_schema(), ARROW, staged)
     at = 100
     for part in parts:
-        order = FlushTask("feed", TableSpan(16384), record, "", SinkMode.CHANGELOG, "", (), Ts(at), Ts(at + 100))
+        order = FlushTask(
+            FeedContext("feed", "", SinkMode.CHANGELOG), TableSpan(16384), record, (), Ts(at), Ts(at + 100)
+        )
         [result] = sink.commit([order], [sink.write(order, iter([part]))])
         assert result.committed
         at += 100
@@ -151,7 +153,7 @@ def test_a_changelog_is_folded_to_its_rows(tmp_path: Path) -> None:
 
     expected = rows((3, "e", "z"), (7, "m", "y"))
     assert compare("public.t", lambda: expected, read, key=KEY).differences == ()
-    [order] = [FlushTask("feed", TableSpan(16384), RECORD, "", SinkMode.CHANGELOG, "", (), Ts(300), Ts(400))]
+    [order] = [FlushTask(FeedContext("feed", "", SinkMode.CHANGELOG), TableSpan(16384), RECORD, (), Ts(300), Ts(400))]
     sink.commit([order], [sink.write(order, iter([changes([truncate(ts=310), insert(9, "n", "n", ts=320)])]))])
     assert compare("public.t", lambda: rows((9, "n", "n")), read, key=KEY).equal
     [order] = [FlushTask("feed", TableSpan(16384), RECORD, "", SinkMode.CHANGELOG, "", (), Ts(400), Ts(500))]

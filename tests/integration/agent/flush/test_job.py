@@ -16,7 +16,7 @@ from agent.flush.plan import Weights
 from agent.flush.task import read_changes, run_flush
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
-from agent.ports.sink import FlushTask
+from agent.ports.sink import FeedContext, FlushTask
 from agent.sinks import open_sink
 from agent.sinks.delta.changelog import changelog_rows
 from agent.sinks.delta.upsert import by_vectors
@@ -56,10 +56,7 @@ class Rig:
         sink = open_sink(uri, changefeed="feed", mode=mode)
         sink.load(record, TABLE, arrow_schema(TABLE), [])
         self.context = FlushContext(
-            changefeed="feed",
-            sink_uri=uri,
-            sink_mode=mode,
-            log_uri=str(root / "log"),
+            FeedContext("feed", uri, mode),
             sink=sink,
             reader=LogReader(self.log),
             executor=executor,
@@ -67,6 +64,10 @@ class Rig:
         )
         self.position = SpanPosition(TableSpan(TABLE.table_id), record, Ts(100), Ts(100))
         self.seq, self.resolved = 0, 100
+
+    def filter(self, config: FilterConfig, *, was_filtered: bool = False) -> None:
+        feed = replace(self.context.feed, filter=config, was_filtered=was_filtered)
+        self.context = replace(self.context, feed=feed)
 
     def append(self, resolved_ts: int, *events: Event, commit_time: float = 0.0) -> None:
         self.seq, self.resolved = self.seq + 1, resolved_ts
@@ -117,7 +118,7 @@ def test_what_a_changefeed_leaves_out_never_arrives(tmp_path: Path, mode: SinkMo
     drafts = EventFilter(matcher=("*.*",), ignore_event=("delete",), ignore_insert_value_expr="name = 'draft'")
     columns = ColumnSelector(matcher=("*.*",), columns=("*", "!big"))
     rig = Rig(tmp_path, mode, Inline())
-    rig.context = replace(rig.context, filter=FilterConfig(event_filters=(drafts,), column_selectors=(columns,)))
+    rig.filter(FilterConfig(event_filters=(drafts,), column_selectors=(columns,)))
     rig.append(120, inserted(110, 1, "a", "secret"), inserted(110, 2, "draft", "x"))
     rig.append(140, updated(130, 1, "b", "secret"), deleted(135, 1, None, None))
     rig.flush()
@@ -144,7 +145,7 @@ def test_a_row_that_a_filter_leaves_is_replaced_when_its_key_comes_again(
 ) -> None:
     monkeypatch.setattr(by_vectors, "_SMALL_BYTES", small_bytes)
     rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
-    rig.context = replace(rig.context, filter=FilterConfig(event_filters=(ignored,)))
+    rig.filter(FilterConfig(event_filters=(ignored,)))
     rig.append(105, inserted(103, 1, "a", "x"), inserted(103, 3, "c", "z"))
     rig.flush()
     rig.append(140, *events, inserted(120, 1, "b", "y"))
@@ -154,13 +155,12 @@ def test_a_row_that_a_filter_leaves_is_replaced_when_its_key_comes_again(
 
 def test_a_row_that_an_earlier_filter_left_is_replaced_too(tmp_path: Path) -> None:
     rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
-    unfiltered = rig.context
-    rig.context = replace(unfiltered, filter=FilterConfig(event_filters=(EventFilter(ignore_event=("delete",)),)))
+    rig.filter(FilterConfig(event_filters=(EventFilter(ignore_event=("delete",)),)))
     rig.append(105, inserted(103, 1, "a", "x"))
     rig.flush()
     rig.append(115, deleted(110, 1, None, None), inserted(112, 2, "a", "x"))
     rig.flush()
-    rig.context = replace(unfiltered, was_filtered=True)
+    rig.filter(FilterConfig(), was_filtered=True)
     rig.append(140, inserted(120, 1, "b", "y"))
     rig.flush()
     assert rig.rows() == [(1, "b", "y"), (2, "a", "x")]
@@ -219,13 +219,13 @@ def test_spans_of_one_table_share_its_rows(tmp_path: Path) -> None:
     read = []
     for span in halves:
         segments = rig.context.reader.segments(rig.limits().head, Ts(100), Ts(120))
-        task = FlushTask("feed", span, RECORD, rig.context.sink_uri, SinkMode.CHANGELOG, "", segments, Ts(100), Ts(120))
+        task = FlushTask(rig.context.feed, span, RECORD, segments, Ts(100), Ts(120))
         read.append(
             [key for part in read_changes(task) for key in part.after.column("id").to_pylist() if key is not None]
         )
     assert sorted(read[0] + read[1]) == list(range(50))
     assert 10 < len(read[0]) < 40
-    refused = run_flush(FlushTask("feed", halves[0], RECORD, "nope://", SinkMode.UPSERT, "", (), Ts(1), Ts(2)))
+    refused = run_flush(FlushTask(FeedContext("feed", "nope://", SinkMode.UPSERT), halves[0], RECORD, (), Ts(1), Ts(2)))
     assert (refused.error_code, refused.retryable) == ("SinkUri", False)
 
 
@@ -236,7 +236,7 @@ def test_small_segments_are_decoded_together_and_every_row_keeps_its_commit_time
     rig.append(160, inserted(150, 4, "d", "x"))
     segments = rig.context.reader.segments(rig.limits().head, Ts(100), Ts(160))
     span = rig.position.span
-    task = FlushTask("feed", span, RECORD, rig.context.sink_uri, SinkMode.CHANGELOG, "", segments, Ts(110), Ts(160))
+    task = FlushTask(rig.context.feed, span, RECORD, segments, Ts(110), Ts(160))
     [changes] = read_changes(task)
     assert changes.after.column("id").to_pylist() == [2, 3, 4]
     written = changelog_rows(changes.where(changes.seq >= 0), span, key=RECORD.key)

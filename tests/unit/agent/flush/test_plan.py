@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.control.runtime import FlushLimits, SpanPosition
-from agent.flush.plan import FlushPlan, Order, Weights, group_tasks, plan_flush
-from agent.ports.sink import FlushTask
+from agent.flush.plan import FlushPlan, Weights, group_tasks, plan_flush
+from agent.ports.sink import FeedContext, FlushTask
 from agent.rows.batches import SegmentRef
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
 from reactor.records.changefeed import LogHead, SchemaChangeKind, SinkMode, TableChange, TableRecord
 
-UPSERT = Order("feed", "delta+file:///lake", SinkMode.UPSERT, "/log")
+UPSERT = FeedContext("feed", "delta+file:///lake", SinkMode.UPSERT)
 CHANGELOG = replace(UPSERT, sink_mode=SinkMode.CHANGELOG)
 SMALL = Weights(merge_bytes=25, part_bytes_min=20, part_bytes_max=20, parts_max=2)
 
@@ -45,7 +45,7 @@ TEN = tuple(segment(at, 10 * at + 1, 10 * at + 9, 10 * at + 10) for at in range(
 
 
 def test_a_span_goes_to_the_target_in_one_task() -> None:
-    plan = plan_flush([position(5)], TEN[:2], limits(20), order=UPSERT)
+    plan = plan_flush([position(5)], TEN[:2], limits(20), feed=UPSERT)
     assert goals(plan) == [(1, 20)]
     [task] = plan.tasks
     assert (task.from_ts, task.to_ts, task.segments, task.part, task.parts) == (5, 20, TEN[:2], 0, 1)
@@ -53,13 +53,13 @@ def test_a_span_goes_to_the_target_in_one_task() -> None:
 
 
 def test_the_barrier_holds() -> None:
-    plan = plan_flush([position(5)], TEN, limits(100, barrier=15), order=UPSERT)
+    plan = plan_flush([position(5)], TEN, limits(100, barrier=15), feed=UPSERT)
     assert goals(plan) == [(1, 15)]
     assert plan.tasks[0].segments == TEN[:2]
 
 
 def test_a_span_without_events_moves_without_a_task() -> None:
-    plan = plan_flush([position(5, 30, table=2)], TEN, limits(100), order=UPSERT)
+    plan = plan_flush([position(5, 30, table=2)], TEN, limits(100), feed=UPSERT)
     assert goals(plan) == [(2, 100)]
     assert plan.tasks == ()
 
@@ -76,16 +76,16 @@ def test_a_table_that_has_gone_is_not_written_any_more() -> None:
 
 def test_a_task_covers_the_way_from_the_record() -> None:
     log = (segment(0, 1, 9, 10, tables=(2,)), segment(1, 11, 19, 20))
-    [task] = plan_flush([position(0, 10)], log, limits(20), order=UPSERT).tasks
+    [task] = plan_flush([position(0, 10)], log, limits(20), feed=UPSERT).tasks
     assert (task.from_ts, task.to_ts, task.segments) == (0, 20, log[1:])
 
 
 def test_what_is_there_already_is_left_alone() -> None:
-    assert plan_flush([position(5, 100)], TEN, limits(100), order=UPSERT) == FlushPlan((), ())
+    assert plan_flush([position(5, 100)], TEN, limits(100), feed=UPSERT) == FlushPlan((), ())
 
 
 def test_a_merge_is_no_heavier_than_allowed() -> None:
-    plan = plan_flush([position(0)], TEN, limits(100), order=UPSERT, weights=SMALL)
+    plan = plan_flush([position(0)], TEN, limits(100), feed=UPSERT, weights=SMALL)
     assert goals(plan) == [(1, 20)]
     assert plan.tasks[0].segments == TEN[:2]
     assert plan.is_behind
@@ -93,7 +93,7 @@ def test_a_merge_is_no_heavier_than_allowed() -> None:
 
 def test_a_transaction_is_never_cut() -> None:
     log = (segment(0, 5, 5, 4), segment(1, 5, 5, 4), segment(2, 5, 5, 5), segment(3, 6, 9, 9))
-    plan = plan_flush([position(4)], log, limits(9), order=UPSERT, weights=SMALL)
+    plan = plan_flush([position(4)], log, limits(9), feed=UPSERT, weights=SMALL)
     assert goals(plan) == [(1, 5)]
     assert plan.tasks[0].segments == log[:3]
 
@@ -101,13 +101,13 @@ def test_a_transaction_is_never_cut() -> None:
 def test_the_first_flush_after_a_resumed_dump_reaches_its_consistent_point() -> None:
     start = position(0)
     start = replace(start, table=start.table.with_(consistent_ts=Ts(45)))
-    plan = plan_flush([start], TEN, limits(100), order=UPSERT, weights=SMALL)
+    plan = plan_flush([start], TEN, limits(100), feed=UPSERT, weights=SMALL)
     assert goals(plan) == [(1, 50)]
 
 
-@pytest.mark.parametrize(("order", "key"), [(CHANGELOG, ("id",)), (UPSERT, ())])
-def test_a_backlog_is_appended_in_parts(order: Order, key: tuple[str, ...]) -> None:
-    plan = plan_flush([position(0, key=key)], TEN, limits(100), order=order, weights=SMALL)
+@pytest.mark.parametrize(("feed", "key"), [(CHANGELOG, ("id",)), (UPSERT, ())])
+def test_a_backlog_is_appended_in_parts(feed: FeedContext, key: tuple[str, ...]) -> None:
+    plan = plan_flush([position(0, key=key)], TEN, limits(100), feed=feed, weights=SMALL)
     assert goals(plan) == [(1, 40)]
     assert [(task.part, task.parts, task.segments) for task in plan.tasks] == [(0, 2, TEN[:2]), (1, 2, TEN[2:4])]
     assert {(task.from_ts, task.to_ts) for task in plan.tasks} == {(0, 40)}
@@ -116,10 +116,10 @@ def test_a_backlog_is_appended_in_parts(order: Order, key: tuple[str, ...]) -> N
 
 def test_parts_are_as_many_as_cores_can_use() -> None:
     log = tuple(segment(at, 10 * at + 1, 10 * at + 9, size=1 << 20) for at in range(40))
-    assert len(plan_flush([position(0)], log, limits(399), order=CHANGELOG).tasks) == 8
-    assert len(plan_flush([position(0)], log[:3], limits(29), order=CHANGELOG).tasks) == 2
+    assert len(plan_flush([position(0)], log, limits(399), feed=CHANGELOG).tasks) == 8
+    assert len(plan_flush([position(0)], log[:3], limits(29), feed=CHANGELOG).tasks) == 2
     heavy = tuple(replace(item, bytes=16 << 20) for item in log)
-    assert len(plan_flush([position(0)], heavy, limits(399), order=CHANGELOG).tasks) == 40
+    assert len(plan_flush([position(0)], heavy, limits(399), feed=CHANGELOG).tasks) == 40
 
 
 @given(
@@ -143,7 +143,7 @@ def test_flushes_get_there_and_cut_no_transaction(
     for _ in range(len(log) + 1):
         if here.checkpoint_ts >= target:
             break
-        plan = plan_flush([here], log, limits(target), order=CHANGELOG if is_changelog else UPSERT, weights=SMALL)
+        plan = plan_flush([here], log, limits(target), feed=CHANGELOG if is_changelog else UPSERT, weights=SMALL)
         [(_, to_ts)] = plan.targets
         assert here.checkpoint_ts < to_ts <= target
         assert to_ts == target or to_ts in {item.resolved_ts for item in log}
@@ -162,7 +162,7 @@ def test_spans_of_one_table_are_merged_one_after_the_other() -> None:
     )
 
     def task(table: TableRecord, start: int, mode: SinkMode) -> FlushTask:
-        return FlushTask("feed", TableSpan(table.table_id, start), table, "", mode, "", (), Ts(1), Ts(2))
+        return FlushTask(FeedContext("feed", "", mode), TableSpan(table.table_id, start), table, (), Ts(1), Ts(2))
 
     merged = [task(keyed, start, SinkMode.UPSERT) for start in (0, 8)]
     appended = [task(keyless, start, SinkMode.UPSERT) for start in (0, 8)]
@@ -175,7 +175,7 @@ def test_light_tasks_of_many_tables_go_together() -> None:
     """Evenly; a heavy one is left alone, and with few tables each has a task of its own."""
     log = segment(0, 1, 9, size=100 << 10, tables=tuple(range(40)))
     heavy = segment(1, 11, 19, size=700 << 10, tables=(0,))
-    plan = plan_flush([position(0, table=at) for at in range(40)], [log, heavy], limits(19), order=UPSERT)
+    plan = plan_flush([position(0, table=at) for at in range(40)], [log, heavy], limits(19), feed=UPSERT)
     groups = group_tasks(plan.tasks)
     assert sorted(len(group) for group in groups) == [1, 9, 10, 10, 10]
     assert {task for group in groups for task in group} == set(plan.tasks)

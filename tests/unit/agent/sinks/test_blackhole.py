@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from agent.ports.sink import FlushTask
+from agent.ports.sink import FeedContext, FlushTask
 from agent.sinks import open_sink
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update
 
 RECORD = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
-TASK = FlushTask("feed", TableSpan(16384), RECORD, "blackhole://", SinkMode.UPSERT, "", (), Ts(100), Ts(200))
+TASK = FlushTask(FeedContext("feed", "blackhole://", SinkMode.UPSERT), TableSpan(16384), RECORD, (), Ts(100), Ts(200))
 
 
 def test_changes_are_counted_and_dropped() -> None:

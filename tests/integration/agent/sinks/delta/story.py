@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from agent.ports.sink import FlushTask, SpanRepartition
+from agent.ports.sink import FeedContext, FlushTask, SpanRepartition
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, DELETE, INSERT, TRUNCATE
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.rows.spans import keep_span
@@ -88,7 +88,7 @@ class Story:
         for span in self.spans:
             recorded = self.sink.committed_ts(TABLE, span)
             assert recorded is not None
-            task = FlushTask("feed", span, TABLE, "", self.mode, "", (), recorded, Ts(self.ts))
+            task = FlushTask(FeedContext("feed", "", self.mode), span, TABLE, (), recorded, Ts(self.ts))
             [result] = self.sink.commit([task], [self.sink.write(task, iter([keep_span(made, span, key=("id",))]))])
             assert not result.error, result.error
 

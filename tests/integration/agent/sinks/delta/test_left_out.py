@@ -169,7 +169,8 @@ def test_the_sink_is_right_or_held(
             part = take(followed, steps)
             if not part:
                 continue
-            order = replace(task(sink, at, at + 100), was_filtered=True)
+            order = task(sink, at, at + 100)
+            order = replace(order, feed=replace(order.feed, was_filtered=True))
             order = heavy(order) if "large" in way else order
             is_held, is_written = False, False
             try:

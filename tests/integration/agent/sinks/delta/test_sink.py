@@ -23,7 +23,7 @@ from agent.errors import (
     TableForeignError,
     TableHeldError,
 )
-from agent.ports.sink import FlushResult, FlushTask, StagedFile
+from agent.ports.sink import FeedContext, FlushResult, FlushTask, StagedFile
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, Changes
 from agent.sinks import open_sink
 from agent.sinks.delta.sink import DeltaSink
@@ -76,12 +76,9 @@ def task(
     sink: DeltaSink, from_ts: int, to_ts: int, *, table: TableRecord = KEYED, part: int = 0, parts: int = 1
 ) -> FlushTask:
     return FlushTask(
-        changefeed="feed",
+        FeedContext("feed", "", sink._owner.mode),
         span=SPAN,
         table=table,
-        sink_uri="",
-        sink_mode=sink._owner.mode,
-        log_uri="",
         segments=(),
         from_ts=Ts(from_ts),
         to_ts=Ts(to_ts),

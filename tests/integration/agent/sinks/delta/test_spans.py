@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.errors import SinkFencedError, TableForeignError, TableHeldError
-from agent.ports.sink import FlushResult, FlushTask, SpanRepartition
+from agent.ports.sink import FeedContext, FlushResult, FlushTask, SpanRepartition
 from agent.rows.changes import BEFORE_KEY
 from agent.rows.spans import keep_span
 from agent.sinks import open_sink
@@ -51,7 +51,7 @@ class Rig:
 
     def task(self, span: TableSpan, to_ts: int, *, from_ts: int | None = None) -> FlushTask:
         start = self.recorded(span) if from_ts is None else Ts(from_ts)
-        return FlushTask("feed", span, TABLE, "", self.mode, "", (), start, Ts(to_ts))
+        return FlushTask(FeedContext("feed", "", self.mode), span, TABLE, (), start, Ts(to_ts))
 
     def written(self, task: FlushTask) -> FlushResult:
         part = [change for change in self.log if task.from_ts < change.commit_ts <= task.to_ts]
@@ -239,14 +239,14 @@ def test_truncate_knows_keys_of_every_type_again(tmp_path: Path) -> None:
     assert isinstance(sink, DeltaSink)
     sink.load(table, table_schema(arrow, key=key), arrow, [])
     rows = [insert(at * 1_500_001, at * 10**12, at, f"v{at}", ts=110) for at in range(100)]
-    whole = FlushTask("feed", TableSpan(ID), table, "", SinkMode.UPSERT, "", (), Ts(100), Ts(120))
+    whole = FlushTask(FeedContext("feed", "", SinkMode.UPSERT), TableSpan(ID), table, (), Ts(100), Ts(120))
     sink.write(whole, iter([changes(rows, arrow=arrow, key=key)]))
     spans = even_spans(ID, 2)
     sink.repartition(table, SpanRepartition((TableSpan(ID),), spans, Ts(120), 1))
     before = _values(sink)
     for number, span in enumerate(spans):
         part = keep_span(changes([truncate(ts=130)], arrow=arrow, key=key), span, key=key)
-        sink.write(FlushTask("feed", span, table, "", SinkMode.UPSERT, "", (), Ts(120), Ts(140)), iter([part]))
+        sink.write(FlushTask(FeedContext("feed", "", SinkMode.UPSERT), span, table, (), Ts(120), Ts(140)), iter([part]))
         mine = keep_span(changes(rows, arrow=arrow, key=key), span, key=key).after.column("v").to_pylist()
         before -= set(mine)
         assert _values(sink) == before, f"span {number}"
