@@ -12,7 +12,7 @@ from reactor.records.changefeed import ChangefeedConfig, Mode, SealedUri
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Value: ``owner.views.ChangefeedView``."""
+    """Value: ``reactor.views.ChangefeedView``."""
 
     job_id: str
     changefeed: ChangefeedId
@@ -20,7 +20,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Value: a tuple of ``owner.views.ChangefeedView``, by id."""
+    """Value: a tuple of ``reactor.views.ChangefeedView``, by id."""
 
     job_id: str
 

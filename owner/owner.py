@@ -37,6 +37,7 @@ from reactor.messages import Message
 from reactor.questions import Answered
 from reactor.records import formats
 from reactor.state import ChangefeedState, ClusterState
+from reactor.views import ChangefeedView
 
 _FEED_JOBS = (
     jobs.Query,
@@ -287,13 +288,13 @@ class Owner:
             )
         return Answer(job.job_id, value=count)
 
-    def _view(self, feed: ChangefeedState, now: float) -> views.ChangefeedView | None:
+    def _view(self, feed: ChangefeedState, now: float) -> ChangefeedView | None:
         if feed.info is None:
             return None
         wall = now + self._settings.wall_offset_s
         return views.view(self.changefeeds[feed.id], feed, feed.info, now, wall=wall)
 
-    def _listed(self, feed: ChangefeedState, now: float) -> views.ChangefeedView | None:
+    def _listed(self, feed: ChangefeedState, now: float) -> ChangefeedView | None:
         """One that cannot be shown says so in its line, and takes nobody else's away; what is left of a removed one is
         no changefeed."""
         try:

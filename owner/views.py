@@ -1,6 +1,6 @@
-"""Changefeed views: what people see of a changefeed. What does not move says why (``blocked_by``).
+"""Views of changefeeds: fills ``reactor.views`` from the records and what the owner knows beside them.
 
-Times are Unix seconds and lags are seconds; ``wall`` is Unix time as the asking tick knows it.
+``wall`` is Unix time as the asking tick knows it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from owner.progress.facts import Facts
 from owner.progress.units import SOURCE
 from owner.scheduler.replication import ReplicationSet
 from owner.scheduler.spans import even_spans
-from reactor.ids import ChangefeedId, Ts
+from reactor.ids import Ts
 from reactor.records.changefeed import (
     ChangefeedInfo,
     ChangefeedStatus,
@@ -31,107 +31,12 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
-from reactor.records.sync_point import SyncPoint
+from reactor.records.held import HeldTable, HoldStage
 from reactor.state import ChangefeedState
+from reactor.views import ChangefeedView, HeldView, LagStages, SpanView, TableView
 
 #: the state of spans that the sink does not have yet
 REPARTITIONING = "repartitioning"
-
-
-@dataclass(frozen=True, slots=True)
-class LagStages:
-    """Where the time goes. ``source``: age of the newest thing read; ``flush``: what is read but not yet in the sink,
-    of which ``barrier`` is because nobody may write it. None where that is not known."""
-
-    source: float | None = None
-    log: float | None = None
-    flush: float | None = None
-    sink: float | None = None
-    barrier: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SpanView:
-    span: str
-    capture: str = ""
-    state: str = ""
-    checkpoint_ts: int = 0
-    resolved_ts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class HeldView:
-    """A table that cannot continue while the others do. ``ts``: everything at or below it is in the sink. ``retry_at``:
-    Unix seconds, 0: only when an operator resumes the changefeed. ``renamed_to``: the newer name at the source, from
-    a schema change that waits for the table; empty otherwise."""
-
-    table: str
-    table_id: int
-    stage: HoldStage
-    origin: HoldOrigin
-    since: float
-    ts: int
-    code: str
-    message: str
-    tries: int = 0
-    retry_at: float = 0.0
-    renamed_to: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TableView:
-    table: str
-    table_id: int
-    key: tuple[str, ...] = ()
-    checkpoint_ts: int = 0
-    resolved_ts: int = 0
-    spans: tuple[SpanView, ...] = ()
-    held: HeldView | None = None
-    #: what it needs before it can continue; empty where nothing is known
-    waiting_for: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ChangefeedView:
-    """``unit`` and ``worker``: what runs now and on which capture; rows are the snapshot's."""
-
-    id: ChangefeedId
-    state: FeedState
-    mode: Mode
-    sink_mode: SinkMode
-    source: str
-    sink: str
-    start_ts: int
-    target_ts: int | None
-    checkpoint_ts: int
-    checkpoint_time: float
-    resolved_ts: int
-    #: where the source is read on, and what else it reported of that place (opaque); 0: not known yet
-    log_ts: Ts
-    log_position: str
-    lag_seconds: float | None
-    lag: LagStages
-    blocked_by: str
-    error: RunningError | None
-    warning: RunningError | None
-    unit: Unit | None
-    worker: str
-    rows_total: int
-    rows_done: int
-    bytes_done: int
-    seconds_left: float | None
-    tables: tuple[TableView, ...]
-    #: tables that the checkpoint, sync points and lag leave out
-    held: tuple[HeldView, ...] = ()
-    #: row changes written to the sink under this epoch, as far as this owner knows
-    changes: int = 0
-    state_since: float = 0.0
-    #: the newest
-    sync_point: SyncPoint | None = None
-    history: tuple[RunningError, ...] = ()
-    crashes: int = 0
-    last_crash: RunningError | None = None
 
 
 def view(
@@ -201,20 +106,8 @@ def unreadable(feed: ChangefeedState, why: str) -> ChangefeedView:
         checkpoint_ts=status.checkpoint_ts,
         checkpoint_time=status.checkpoint_time,
         resolved_ts=status.resolved_ts,
-        log_ts=Ts(0),
-        log_position="",
-        lag_seconds=None,
-        lag=LagStages(),
         blocked_by=why,
         error=RunningError(code=BrokenRecordError.code, message=why, retryable=False),
-        warning=None,
-        unit=None,
-        worker="",
-        rows_total=0,
-        rows_done=0,
-        bytes_done=0,
-        seconds_left=None,
-        tables=(),
     )
 
 
@@ -328,7 +221,11 @@ def _held_table(table: HeldTable, name: str, newest_name: str) -> HeldView:
 def _span(replication: ReplicationSet) -> SpanView:
     at = replication.checkpoint
     return SpanView(
-        str(replication.span), replication.primary or "", replication.state, at.checkpoint_ts, at.resolved_ts
+        span=str(replication.span),
+        capture=replication.primary or "",
+        state=replication.state,
+        checkpoint_ts=at.checkpoint_ts,
+        resolved_ts=at.resolved_ts,
     )
 
 
@@ -338,7 +235,7 @@ def _cut(facts: Facts, table: TableRecord) -> tuple[SpanView, ...]:
     if partitioning is None or partitioning.under_way is None:
         return ()
     spans, ts = even_spans(table.table_id, partitioning.under_way.spans), partitioning.under_way.ts
-    return tuple(SpanView(str(span), "", REPARTITIONING, ts, ts) for span in spans)
+    return tuple(SpanView(span=str(span), state=REPARTITIONING, checkpoint_ts=ts, resolved_ts=ts) for span in spans)
 
 
 def _blocked_by(changefeed: Changefeed, feed: ChangefeedState, facts: Facts, limits: Limits, now: float) -> str:

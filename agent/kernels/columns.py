@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.kernels import text
 from agent.kernels.fixed import fill_validity
 from agent.kernels.jit import Bytes, Ints
+from agent.kernels.text import TOO_LARGE, TextKernels, copy_values
 
 _ASCII_MAX = 127
 NOT_OF_ITS_TYPE: Final = "its bytes are not a value of the column's type"
@@ -40,7 +40,7 @@ def check(row: int, reason: str = NOT_OF_ITS_TYPE) -> None:
 
     :raises BadValueError: a row that it has found bad.
     """
-    if row == text.TOO_LARGE:
+    if row == TOO_LARGE:
         raise BadValueError(0, TOO_MUCH)
     if row >= 0:
         raise BadValueError(row, reason)
@@ -89,6 +89,7 @@ class Texts:
     Each method makes the array. :raises BadValueError: a value that is not of the type.
     """
 
+    kernels: TextKernels
     data: Bytes
     starts: Ints
     lengths: Ints
@@ -96,25 +97,26 @@ class Texts:
     def integers(self, arrow: pa.DataType) -> pa.Array:
         dtype = arrow.to_pandas_dtype()
         bounds, wide = np.iinfo(dtype), allocate(len(self.starts), np.int64)
-        check(text.parse_integers(self.data, self.starts, self.lengths, int(bounds.min), int(bounds.max), wide))
+        low, high = int(bounds.min), int(bounds.max)
+        check(self.kernels.integers(self.data, self.starts, self.lengths, low, high, wide))
         return array(arrow, self.starts, wide.astype(dtype, copy=False))
 
     def decimals(self, arrow: pa.DataType) -> pa.Array:
         words = np.zeros((len(self.starts), 2), np.uint64)
-        check(text.parse_decimals(self.data, self.starts, self.lengths, arrow.precision, arrow.scale, words))
+        check(self.kernels.decimals(self.data, self.starts, self.lengths, arrow.precision, arrow.scale, words))
         return array(arrow, self.starts, words)
 
     def flags(self, false: str, true: str) -> pa.Array:
         bitmap = np.zeros((len(self.starts) + 7) // 8, np.uint8)
-        check(text.parse_flags(self.data, self.starts, self.lengths, ord(false), ord(true), bitmap))
+        check(self.kernels.flags(self.data, self.starts, self.lengths, ord(false), ord(true), bitmap))
         return array(pa.bool_(), self.starts, bitmap)
 
     def strings(self, arrow: pa.DataType, *, skip: int = 0, cure: str = "") -> pa.Array:
         """Bytes as they are, without the first ``skip`` of each; ``cure`` of text that is not UTF-8."""
         offsets = allocate(len(self.starts) + 1, np.int32)
-        check(text.sum_lengths(self.starts, self.lengths, skip, offsets))
+        check(self.kernels.offsets(self.data, self.starts, self.lengths, skip, offsets))
         out = allocate(int(offsets[-1]), np.uint8)
-        text.copy_values(self.data, self.starts, skip, offsets, out)
+        copy_values(self.data, self.starts, skip, offsets, out)
         values = array(arrow, self.starts, offsets, out)
         if pa.types.is_string(arrow) and not is_ascii(out):
             check_utf8(values, "text that is not UTF-8" + cure)

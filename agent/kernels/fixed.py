@@ -34,12 +34,13 @@ def loop(read: _Read, stored: Any, is_good: _Check = _is_any) -> Kernel:
     """Values of the numba type ``stored``."""
 
     def fill(data: Any, positions: Any, values: Any, first: int) -> int:
+        rest = values[first:]
         for row in range(positions.size):
             at = positions[row]
             if at < 0:
-                values[first + row] = 0
+                rest[row] = 0
             elif is_good(data, at):
-                values[first + row] = read(data, at)
+                rest[row] = read(data, at)
             else:
                 return row
         return GOOD
@@ -51,13 +52,14 @@ def bit_loop(read: _Check, is_good: _Check = _is_any) -> Kernel:
     """Booleans, into a bitmap that comes filled with zeros; ``first`` is a multiple of 8."""
 
     def fill(data: Any, positions: Any, bitmap: Any, first: int) -> int:
+        rest = bitmap[first >> 3 :]
         for row in range(positions.size):
             at = positions[row]
             if at >= 0:
                 if not is_good(data, at):
                     return row
                 if read(data, at):
-                    bitmap[(first + row) >> 3] |= 1 << (row & 7)
+                    rest[row >> 3] |= 1 << (row & 7)
         return GOOD
 
     return kernel(types.int64(DATA, POSITIONS, BITMAP, types.int64))(fill)
@@ -67,10 +69,11 @@ def word_loop(read: _Read) -> Kernel:
     """Unsigned integers of 64 bits, into decimals without a fraction."""
 
     def fill(data: Any, positions: Any, words: Any, first: int) -> int:
+        rest = words[first:]
         for row in range(positions.size):
             at = positions[row]
-            words[first + row, 0] = read(data, at) if at >= 0 else 0
-            words[first + row, 1] = 0
+            rest[row, 0] = read(data, at) if at >= 0 else 0
+            rest[row, 1] = 0
         return GOOD
 
     return kernel(types.int64(DATA, POSITIONS, WORDS, types.int64))(fill)
@@ -84,18 +87,21 @@ def calendar_loop(read: Callable[[Any, int, int], tuple[int, int]], stored: Any)
     """
 
     def fill(data: Any, positions: Any, values: Any, first: int, is_strict: bool, argument: int) -> int:
-        result = GOOD
+        result, rest = GOOD, values[first:]
         for row in range(positions.size):
-            at, value = positions[row], 0
-            if at >= 0:
-                value, exists = read(data, at, argument)
-                if not exists:
-                    if is_strict:
-                        return row
-                    value = 0
-                    positions[row] = NULL
-                    result -= 1
-            values[first + row] = value
+            at = positions[row]
+            if at < 0:
+                rest[row] = 0
+                continue
+            value, exists = read(data, at, argument)
+            if exists:
+                rest[row] = value
+            elif is_strict:
+                return row
+            else:
+                rest[row] = 0
+                positions[row] = NULL
+                result -= 1
         return result
 
     return kernel(types.int64(DATA, POSITIONS, stored[::1], types.int64, types.boolean, types.int64))(fill)

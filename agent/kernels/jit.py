@@ -47,8 +47,8 @@ READ_OFFSETS: Final = types.Array(types.int32, 1, "C", readonly=True)
 PAIR: Final = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 
 _PACKAGE: Final = Path(__file__).parents[1]
-#: a kernel, or a call that makes one of a loop (``agent.kernels.fixed``)
-_MAKES: Final = re.compile(rb"^(@|[a-z_0-9]+ = )([a-z]+_)*(kernel|loop)\(", re.MULTILINE)
+#: a kernel, or a call that makes some of plain functions (``fixed``, ``text``)
+_MAKES: Final = re.compile(rb"^(@|[a-z_0-9]+ = )([a-z]+_)*(kernel|loop)\(| = kernels_for\(", re.MULTILINE)
 _IMPORTS: Final = re.compile(rb"^from agent\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 _numba: Final[Any] = config  # its names are made at run time
 _COMPILE: Final = "from agent.kernels.jit import compile_all; compile_all()"
@@ -75,7 +75,7 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 def inlined(function: F) -> F:
     """A plain function for kernels to call, also those that are given it: only as such does a kernel made of it have
     the same name in the cache of every process."""
-    return register_jitable(function)
+    return register_jitable(inline="always")(function)  # by numba: LLVM leaves some of them a call of their own
 
 
 def compile_all() -> None:

@@ -1,19 +1,23 @@
 """Text kernels: numbers and flags written as ASCII, into Arrow's own values, for every source that sends text.
 
-A value lies at ``starts[row]`` (``NULL`` where there is none) and has ``lengths[row]`` bytes. Each kernel returns the
-first row whose text is not of the type, or ``GOOD``.
+``kernels_for`` compiles them for one protocol: where it has the length of a value, a plain function (``jit.inlined``)
+knows. A value lies at ``starts[row]`` (``NULL`` where there is none); ``lengths`` is for that function alone. Each
+kernel returns the first row whose text is not of the type, or ``GOOD``.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numba import types
 
 from agent.kernels.decimal128 import WORDS, is_below_power, multiply_add, store
-from agent.kernels.fixed import GOOD, NULL
+from agent.kernels.fixed import GOOD, NULL, Kernel
 from agent.kernels.jit import BITMAP, DATA, OFFSETS, OUT, POSITIONS, kernel
 
-LENGTHS: Final = types.int64[::1]
+_LENGTHS: Final = types.int64[::1]
+_INPUT: Final = (DATA, POSITIONS, _LENGTHS)
 #: more than 2 GiB of one column in one batch; further below ``GOOD`` than a batch has rows
 TOO_LARGE: Final = -(2**40)
 
@@ -25,49 +29,6 @@ _SAFE = 10**17
 #: digits that 64 bits hold for sure
 _SHORT = 17
 _POWERS = np.array([10**k for k in range(19)], np.int64)
-
-
-@kernel(types.int64(DATA, POSITIONS, LENGTHS, types.int64, types.int64, types.int64[::1]))
-def parse_integers(data: Any, starts: Any, lengths: Any, low: int, high: int, values: Any) -> int:
-    """Integers within ``[low, high]``."""
-    for row in range(starts.size):
-        at = starts[row]
-        if at < 0:
-            values[row] = 0
-            continue
-        end = at + lengths[row]
-        is_negative = at < end and data[np.uint64(at)] == _MINUS
-        at += 1 if is_negative else 0
-        if at >= end or end - at > 19:
-            return row
-        # Summed upward without a sign: 19 digits never overflow 64 bits.
-        total = np.uint64(0)
-        while at < end:
-            digit = data[np.uint64(at)] - np.uint8(48)
-            if digit > 9:
-                return row
-            total = total * np.uint64(10) + np.uint64(digit)
-            at += 1
-        if total > np.uint64(_I64_MAX) + np.uint64(1 if is_negative else 0):
-            return row
-        value = np.int64(~total + np.uint64(1)) if is_negative else np.int64(total)
-        if value < low or value > high:
-            return row
-        values[row] = value
-    return GOOD
-
-
-@kernel(types.int64(DATA, POSITIONS, LENGTHS, types.int64, types.int64, BITMAP))
-def parse_flags(data: Any, starts: Any, lengths: Any, false: int, true: int, bitmap: Any) -> int:
-    """One of two characters each, into bits; the bitmap comes filled with zeros."""
-    for row in range(starts.size):
-        at = starts[row]
-        if at >= 0:
-            if lengths[row] != 1 or (data[at] != false and data[at] != true):
-                return row
-            if data[at] == true:
-                bitmap[row >> 3] |= 1 << (row & 7)
-    return GOOD
 
 
 @kernel(types.boolean(DATA, types.int64, types.int64, types.int64, types.int64, WORDS, types.int64))
@@ -98,63 +59,6 @@ def _parse_wide(data: Any, at: int, end: int, scale: int, precision: int, words:
     return True
 
 
-@kernel(types.int64(DATA, POSITIONS, LENGTHS, types.int64, types.int64, WORDS))
-def parse_decimals(data: Any, starts: Any, lengths: Any, precision: int, scale: int, words: Any) -> int:
-    """Decimals of ``scale`` digits behind the point, into 128-bit integers. NaN and the infinities have none: they
-    become NULL."""
-    for row in range(starts.size):
-        at, length = starts[row], lengths[row]
-        if at < 0:
-            continue
-        end = at + length
-        is_negative = length > 0 and data[at] == _MINUS
-        at += 1 if is_negative else 0
-        if at >= end:
-            return row
-        if data[at] == _N or data[at] == _I:
-            starts[row] = NULL
-            continue
-        total: Any = 0
-        missing, seen_point, is_short = scale, False, length <= _SHORT
-        while at < end and is_short:
-            character = data[np.uint64(at)]
-            at += 1
-            if character == _POINT and not seen_point:
-                seen_point = True
-                continue
-            if character < 48 or character > 57:
-                return row
-            missing -= 1 if seen_point else 0
-            is_short = missing >= 0
-            total = total * 10 + np.int64(character - np.uint8(48))
-        if not is_short or missing > 18 or (missing > 0 and total > _SAFE // _POWERS[missing - 1]):
-            if not _parse_wide(data, starts[row], end, scale, precision, words, row):
-                return row
-            continue
-        total *= _POWERS[missing]
-        if precision < 19 and total >= _POWERS[min(precision, 18)]:
-            return row
-        words[row, 0] = np.uint64(-total if is_negative else total)
-        words[row, 1] = np.uint64(-1 if is_negative and total else 0)
-    return GOOD
-
-
-@kernel(types.int64(POSITIONS, LENGTHS, types.int64, OFFSETS))
-def sum_lengths(starts: Any, lengths: Any, skip: int, offsets: Any) -> int:
-    """Offsets of values whose first ``skip`` bytes are left out. Returns also ``TOO_LARGE``; bad is one too short."""
-    total = 0
-    offsets[0] = 0
-    for row in range(starts.size):
-        if starts[row] >= 0:
-            if lengths[row] < skip:
-                return row
-            total += lengths[row] - skip
-            if total > _I32_MAX:
-                return TOO_LARGE
-        offsets[row + 1] = total
-    return GOOD
-
-
 @kernel(types.void(DATA, POSITIONS, types.int64, OFFSETS, OUT))
 def copy_values(data: Any, starts: Any, skip: int, offsets: Any, out: Any) -> None:
     for row in range(starts.size):
@@ -162,3 +66,119 @@ def copy_values(data: Any, starts: Any, skip: int, offsets: Any, out: Any) -> No
         source, target = np.uint64(starts[row] + skip), np.uint64(offsets[row])
         for i in range(np.uint64(offsets[row + 1] - offsets[row])):
             out[target + i] = data[source + i]
+
+
+@dataclass(frozen=True, slots=True)
+class TextKernels:
+    """All have ``data, starts, lengths`` before what is said here, and what they fill behind it."""
+
+    integers: Kernel
+    flags: Kernel
+    decimals: Kernel
+    offsets: Kernel
+
+
+def kernels_for(length_of: Callable[[Any, Any, int, int], int]) -> TextKernels:
+    """``length_of(data, lengths, row, at)``: how many bytes the value has."""
+
+    def parse_integers(data: Any, starts: Any, lengths: Any, low: int, high: int, values: Any) -> int:
+        """Integers within ``[low, high]``."""
+        for row in range(starts.size):
+            at = starts[row]
+            if at < 0:
+                values[row] = 0
+                continue
+            end = at + length_of(data, lengths, row, at)
+            is_negative = at < end and data[np.uint64(at)] == _MINUS
+            at += 1 if is_negative else 0
+            if at >= end or end - at > 19:
+                return row
+            # Summed upward without a sign: 19 digits never overflow 64 bits.
+            total = np.uint64(0)
+            while at < end:
+                digit = data[np.uint64(at)] - np.uint8(48)
+                if digit > 9:
+                    return row
+                total = total * np.uint64(10) + np.uint64(digit)
+                at += 1
+            if total > np.uint64(_I64_MAX) + np.uint64(1 if is_negative else 0):
+                return row
+            value = np.int64(~total + np.uint64(1)) if is_negative else np.int64(total)
+            if value < low or value > high:
+                return row
+            values[row] = value
+        return GOOD
+
+    def parse_flags(data: Any, starts: Any, lengths: Any, false: int, true: int, bitmap: Any) -> int:
+        """One of two characters each, into bits; the bitmap comes filled with zeros."""
+        for row in range(starts.size):
+            at = starts[row]
+            if at >= 0:
+                if length_of(data, lengths, row, at) != 1 or (data[at] != false and data[at] != true):
+                    return row
+                if data[at] == true:
+                    bitmap[row >> 3] |= 1 << (row & 7)
+        return GOOD
+
+    def parse_decimals(data: Any, starts: Any, lengths: Any, precision: int, scale: int, words: Any) -> int:
+        """Decimals of ``scale`` digits behind the point, into 128-bit integers. NaN and the infinities have none: they
+        become NULL."""
+        for row in range(starts.size):
+            at = starts[row]
+            if at < 0:
+                continue
+            length = length_of(data, lengths, row, at)
+            end = at + length
+            is_negative = length > 0 and data[at] == _MINUS
+            at += 1 if is_negative else 0
+            if at >= end:
+                return row
+            if data[at] == _N or data[at] == _I:
+                starts[row] = NULL
+                continue
+            total: Any = 0
+            missing, seen_point, is_short = scale, False, length <= _SHORT
+            while at < end and is_short:
+                character = data[np.uint64(at)]
+                at += 1
+                if character == _POINT and not seen_point:
+                    seen_point = True
+                    continue
+                if character < 48 or character > 57:
+                    return row
+                missing -= 1 if seen_point else 0
+                is_short = missing >= 0
+                total = total * 10 + np.int64(character - np.uint8(48))
+            if not is_short or missing > 18 or (missing > 0 and total > _SAFE // _POWERS[missing - 1]):
+                if not _parse_wide(data, starts[row], end, scale, precision, words, row):
+                    return row
+                continue
+            total *= _POWERS[missing]
+            if precision < 19 and total >= _POWERS[min(precision, 18)]:
+                return row
+            words[row, 0] = np.uint64(-total if is_negative else total)
+            words[row, 1] = np.uint64(-1 if is_negative and total else 0)
+        return GOOD
+
+    def sum_lengths(data: Any, starts: Any, lengths: Any, skip: int, offsets: Any) -> int:
+        """Offsets of values whose first ``skip`` bytes are left out. Bad is one too short; ``TOO_LARGE``."""
+        total = 0
+        offsets[0] = 0
+        for row in range(starts.size):
+            at = starts[row]
+            if at >= 0:
+                length = length_of(data, lengths, row, at) - skip
+                if length < 0:
+                    return row
+                total += length
+                if total > _I32_MAX:
+                    return TOO_LARGE
+            offsets[row + 1] = total
+        return GOOD
+
+    return TextKernels(
+        kernel(types.int64(*_INPUT, types.int64, types.int64, types.int64[::1]))(parse_integers),
+        kernel(types.int64(*_INPUT, types.int64, types.int64, BITMAP))(parse_flags),
+        kernel(types.int64(*_INPUT, types.int64, types.int64, WORDS))(parse_decimals),
+        kernel(types.int64(*_INPUT, types.int64, OFFSETS))(sum_lengths),
+    )

@@ -19,10 +19,11 @@ import psutil
 
 from benchmarks.support.servers import PostgresServer, Server, last_ts
 from capture.api.client import Client
-from capture.api.port import ChangefeedSpec, ChangefeedView
+from capture.api.port import ChangefeedSpec
 from capture.embedded import EmbeddedEtcd, children, places
 from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, FilterConfig, Mode, SinkMode, Unit
+from reactor.views import ChangefeedView
 
 _POLL_S = 0.02
 #: each look costs the capture some milliseconds, which are not to be measured

@@ -14,7 +14,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from capture.api.client import Client, RemoteError
-from capture.api.port import ChangefeedSpec, ChangefeedView, Cluster, TableDiff
+from capture.api.port import ChangefeedSpec, Cluster, TableDiff
 from capture.errors import (
     CaptureNotFoundError,
     ChangefeedExistsError,
@@ -24,6 +24,7 @@ from capture.errors import (
 )
 from reactor.errors import NotOwnerError, WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, Mode, SinkMode, Unit
+from reactor.views import ChangefeedView
 
 _LOOK_S = 0.1
 T = TypeVar("T")

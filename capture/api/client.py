@@ -13,8 +13,9 @@ import httpx
 from capture.api import port as views
 from capture.errors import ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
+from reactor.views import ChangefeedView, TableView, View
 
-V = TypeVar("V", bound=views.View)
+V = TypeVar("V", bound=View)
 _CONNECT_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 60.0
 
@@ -45,23 +46,23 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._http.close()
 
-    def create(self, spec: views.ChangefeedSpec) -> views.ChangefeedView:
+    def create(self, spec: views.ChangefeedSpec) -> ChangefeedView:
         """Checks of source and sink are part of it, so it may take a while."""
         body = spec.model_dump(mode="json", exclude_none=True)
-        return self._one(views.ChangefeedView, "changefeeds", method="POST", body=body)
+        return self._one(ChangefeedView, "changefeeds", method="POST", body=body)
 
-    def list(self) -> "_Views[views.ChangefeedView]":
-        return self._many(views.ChangefeedView, "changefeeds")
+    def list(self) -> "_Views[ChangefeedView]":
+        return self._many(ChangefeedView, "changefeeds")
 
-    def query(self, changefeed_id: str) -> views.ChangefeedView:
-        return self._one(views.ChangefeedView, _path(changefeed_id))
+    def query(self, changefeed_id: str) -> ChangefeedView:
+        return self._one(ChangefeedView, _path(changefeed_id))
 
-    def pause(self, changefeed_id: str) -> views.ChangefeedView:
-        return self._one(views.ChangefeedView, _path(changefeed_id, "pause"), method="POST")
+    def pause(self, changefeed_id: str) -> ChangefeedView:
+        return self._one(ChangefeedView, _path(changefeed_id, "pause"), method="POST")
 
-    def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> views.ChangefeedView:
+    def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> ChangefeedView:
         body = {} if overwrite_checkpoint_ts is None else {"overwrite_checkpoint_ts": overwrite_checkpoint_ts}
-        return self._one(views.ChangefeedView, _path(changefeed_id, "resume"), method="POST", body=body)
+        return self._one(ChangefeedView, _path(changefeed_id, "resume"), method="POST", body=body)
 
     def update(self, changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
         body = asked.model_dump(mode="json", exclude_none=True)
@@ -90,8 +91,8 @@ class Client:
     def remove(self, changefeed_id: str) -> None:
         self._call("DELETE", _path(changefeed_id))
 
-    def tables(self, changefeed_id: str) -> "_Views[views.TableView]":
-        return self._many(views.TableView, _path(changefeed_id, "tables"))
+    def tables(self, changefeed_id: str) -> "_Views[TableView]":
+        return self._many(TableView, _path(changefeed_id, "tables"))
 
     def diff(self, changefeed_id: str) -> "_Views[views.TableDiff]":
         """Takes as long as reading both sides takes."""

@@ -31,6 +31,7 @@ from capture.errors import (
 from capture.security.secrets import mask
 from capture.version import installed_version
 from reactor.errors import NotOwnerError, WeirError
+from reactor.views import ChangefeedView, TableView
 
 _log = structlog.get_logger()
 
@@ -125,15 +126,15 @@ def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
     router = APIRouter(prefix=f"{PREFIX}/changefeeds", tags=["changefeeds"])
 
     @router.get("")
-    async def list_() -> list[views.ChangefeedView]:
+    async def list_() -> list[ChangefeedView]:
         return await cluster.list()
 
     @router.post("", status_code=201)
-    async def create(spec: views.ChangefeedSpec) -> views.ChangefeedView:
+    async def create(spec: views.ChangefeedSpec) -> ChangefeedView:
         return await cluster.create(spec)
 
     @router.get("/{changefeed_id}")
-    async def query(changefeed_id: str) -> views.ChangefeedView:
+    async def query(changefeed_id: str) -> ChangefeedView:
         return await cluster.query(changefeed_id)
 
     @router.delete("/{changefeed_id}", status_code=204)
@@ -141,16 +142,16 @@ def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
         await cluster.remove(changefeed_id)
 
     @router.post("/{changefeed_id}/pause")
-    async def pause(changefeed_id: str) -> views.ChangefeedView:
+    async def pause(changefeed_id: str) -> ChangefeedView:
         return await cluster.pause(changefeed_id)
 
     @router.post("/{changefeed_id}/resume")
-    async def resume(changefeed_id: str, body: Annotated[ResumeBody | None, Body()] = None) -> views.ChangefeedView:
+    async def resume(changefeed_id: str, body: Annotated[ResumeBody | None, Body()] = None) -> ChangefeedView:
         overwrite = body.overwrite_checkpoint_ts if body is not None else None
         return await cluster.resume(changefeed_id, overwrite_checkpoint_ts=overwrite)
 
     @router.get("/{changefeed_id}/tables")
-    async def tables(changefeed_id: str) -> list[views.TableView]:
+    async def tables(changefeed_id: str) -> list[TableView]:
         return await cluster.tables(changefeed_id)
 
     @router.get("/{changefeed_id}/diff")

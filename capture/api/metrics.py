@@ -11,13 +11,14 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from capture.api import port as views
 from reactor.errors import WeirError
 from reactor.records.changefeed import FeedState
+from reactor.views import ChangefeedView
 
 
 async def exposition(cluster: views.Cluster) -> bytes:
     """The text of one scrape. A question that the owner cannot answer now leaves its metrics out, not the others."""
     registry = CollectorRegistry()
     gauge("weir_capture_is_owner", "1 on the elected owner", registry).set(cluster.is_owner)
-    feeds: Sequence[views.ChangefeedView] = ()
+    feeds: Sequence[ChangefeedView] = ()
     if cluster.is_owner:
         try:
             feeds = await cluster.list()
@@ -31,7 +32,7 @@ def gauge(name: str, text: str, registry: CollectorRegistry, *labels: str) -> Ga
     return Gauge(name, text, labels, registry=registry)
 
 
-def _add_feeds(registry: CollectorRegistry, feeds: Sequence[views.ChangefeedView]) -> None:
+def _add_feeds(registry: CollectorRegistry, feeds: Sequence[ChangefeedView]) -> None:
     checkpoint = gauge("weir_changefeed_checkpoint_ts", "all commits up to it are in the sink", registry, "changefeed")
     resolved = gauge("weir_changefeed_resolved_ts", "all commits up to it are in the log", registry, "changefeed")
     lag = gauge("weir_changefeed_lag_seconds", "age of the checkpoint", registry, "changefeed")

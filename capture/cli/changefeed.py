@@ -12,6 +12,7 @@ from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, client_of
 from capture.terminal import console
 from reactor.ids import MAX_TS
 from reactor.records.changefeed import ChangefeedConfig, FeedState, Mode, SinkMode
+from reactor.views import ChangefeedView
 
 if TYPE_CHECKING:
     from capture.api.client import Client
@@ -258,7 +259,7 @@ def _changefeed_config(file: Path | None) -> ChangefeedConfig:
     return load_changefeed_config(file) if file is not None else ChangefeedConfig()
 
 
-def _show(view: views.ChangefeedView, *, json: bool, text: str = "") -> None:
+def _show(view: ChangefeedView, *, json: bool, text: str = "") -> None:
     if json:
         console.print_json(view)
     elif text:
@@ -276,6 +277,6 @@ def _show_cut(cut: views.CutView, *, json: bool) -> None:
         console.print_line(f"{cut.table}: {cut.spans} table spans become {cut.wanted}")
 
 
-def _lag(feed: views.ChangefeedView) -> str:
+def _lag(feed: ChangefeedView) -> str:
     lag = "" if feed.lag_seconds is None else f"{feed.lag_seconds:.1f} s"
     return f"{lag} ({feed.blocked_by})" if feed.blocked_by else lag

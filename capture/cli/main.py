@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 import typer
 from typer.exceptions import TyperException
 
-from capture.api.port import HeldView
 from capture.cli.changefeed import changefeed_app
 from capture.cli.members import capture_app, owner_app
 from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, client_of
 from capture.terminal import console
+from reactor.views import HeldView
 
 app = typer.Typer(
     name="weir",

@@ -17,7 +17,7 @@ from agent.ports.log_files import LogFiles, LoggedEvent
 from agent.rows.changes import DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.rows.schema import TableSchema
 from agent.sources.registry import decode
-from capture.api.port import View
+from reactor.views import View
 
 _NAMES: Mapping[int, str] = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
 _UNCHANGED = "(unchanged)"

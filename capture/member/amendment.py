@@ -17,6 +17,7 @@ from owner import jobs
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
 from reactor.records.partitioning import TablePartitioning
+from reactor.views import ChangefeedView
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane
@@ -29,7 +30,7 @@ class OwnerJobs(Protocol):
 
     async def ask(self, job: jobs.Job) -> Any: ...
 
-    async def query(self, changefeed_id: str) -> views.ChangefeedView: ...
+    async def query(self, changefeed_id: str) -> ChangefeedView: ...
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
 

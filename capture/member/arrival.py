@@ -13,6 +13,7 @@ from capture.api import port as views
 from capture.errors import JobRefusedError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import FeedState
+from reactor.views import ChangefeedView, TableView
 
 LOOK_S = 0.05
 #: without progress, of a table whose cause is known
@@ -24,7 +25,7 @@ REACH_TIMEOUT_S = 120.0
 
 
 class Queries(Protocol):
-    async def query(self, changefeed_id: str) -> views.ChangefeedView: ...
+    async def query(self, changefeed_id: str) -> ChangefeedView: ...
 
 
 class Progress:
@@ -33,7 +34,7 @@ class Progress:
     def __init__(self) -> None:
         self._last: dict[int, tuple[tuple[int, ...], float]] = {}
 
-    def is_stuck(self, table: views.TableView, now: float) -> bool:
+    def is_stuck(self, table: TableView, now: float) -> bool:
         at = tuple(span.checkpoint_ts for span in table.spans)
         known = self._last.get(table.table_id)
         if known is None or known[0] != at:
@@ -58,7 +59,7 @@ async def reach(queries: Queries, changefeed: ChangefeedId, ts: Ts, ids: Collect
         await anyio.sleep(LOOK_S)
 
 
-async def running(queries: Queries, changefeed: ChangefeedId) -> views.ChangefeedView:
+async def running(queries: Queries, changefeed: ChangefeedId) -> ChangefeedView:
     """:raises JobRefusedError: the changefeed is not running."""
     view = await queries.query(changefeed)
     if view.state not in (FeedState.NORMAL, FeedState.WARNING):
@@ -66,7 +67,7 @@ async def running(queries: Queries, changefeed: ChangefeedId) -> views.Changefee
     return view
 
 
-def shown(table: views.TableView, view: views.ChangefeedView, ts: int) -> views.TableDiff:
+def shown(table: TableView, view: ChangefeedView, ts: int) -> views.TableDiff:
     """A table that waits, and why."""
     at = min((span.checkpoint_ts for span in table.spans), default=0)
     why = table.held.message if table.held else table.waiting_for or view.blocked_by or "it is behind"
@@ -74,5 +75,5 @@ def shown(table: views.TableView, view: views.ChangefeedView, ts: int) -> views.
     return views.TableDiff(table=table.table, equal=False, waiting=f"{where}{why}")
 
 
-def _is_there(table: views.TableView, ts: Ts) -> bool:
+def _is_there(table: TableView, ts: Ts) -> bool:
     return table.held is None and bool(table.spans) and all(span.checkpoint_ts >= ts for span in table.spans)

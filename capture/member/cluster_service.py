@@ -27,7 +27,6 @@ from capture.member.preflight import refuse_split
 from capture.version import installed_version
 from owner import jobs
 from owner.scheduler.spans import shared_spans
-from owner.views import ChangefeedView as OwnersView
 from reactor import keys
 from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.ids import CaptureId, ChangefeedId, Ts, parse_changefeed_id
@@ -37,6 +36,7 @@ from reactor.records.changefeed import CaptureInfo, ChangefeedInfo, ChangefeedSt
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
 from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.views import ChangefeedView, TableView
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane
@@ -147,7 +147,7 @@ class ClusterService:
             for info in sorted(state.captures.values(), key=lambda info: info.id)
         ]
 
-    async def create(self, spec: views.ChangefeedSpec) -> views.ChangefeedView:
+    async def create(self, spec: views.ChangefeedSpec) -> ChangefeedView:
         """Check source and sink first, then store the changefeed in one transaction: nothing half-created.
 
         :raises WeirError: a malformed or taken id, or what source and sink say.
@@ -181,17 +181,17 @@ class ClusterService:
             raise _exists(changefeed)
         return found.revision
 
-    async def list(self) -> list[views.ChangefeedView]:
+    async def list(self) -> list[ChangefeedView]:
         return [_view(view) for view in await self.ask(jobs.List(_NO_JOB))]
 
-    async def query(self, changefeed_id: str) -> views.ChangefeedView:
+    async def query(self, changefeed_id: str) -> ChangefeedView:
         return _view(await self.ask(jobs.Query(_NO_JOB, ChangefeedId(changefeed_id))))
 
-    async def pause(self, changefeed_id: str) -> views.ChangefeedView:
+    async def pause(self, changefeed_id: str) -> ChangefeedView:
         await self.ask(jobs.Pause(_NO_JOB, ChangefeedId(changefeed_id)))
         return await self.query(changefeed_id)
 
-    async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> views.ChangefeedView:
+    async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> ChangefeedView:
         overwrite = None if overwrite_checkpoint_ts is None else Ts(overwrite_checkpoint_ts)
         await self.ask(jobs.Resume(_NO_JOB, ChangefeedId(changefeed_id), overwrite))
         return await self.query(changefeed_id)
@@ -247,7 +247,7 @@ class ClusterService:
             f"capture {life.info.id} has resigned, but no other is owner yet; `weir capture list` shows which there are"
         )
 
-    async def tables(self, changefeed_id: str) -> "builtins.list[views.TableView]":
+    async def tables(self, changefeed_id: str) -> "builtins.list[TableView]":
         return [*(await self.query(changefeed_id)).tables]
 
     async def diff(self, changefeed_id: str) -> "builtins.list[views.TableDiff]":
@@ -298,7 +298,7 @@ class ClusterService:
             incarnation=uuid.uuid4().hex[:8],
         )
 
-    async def _first_view(self, changefeed: ChangefeedId) -> views.ChangefeedView:
+    async def _first_view(self, changefeed: ChangefeedId) -> ChangefeedView:
         """The owner's watch brings what was stored a moment ago."""
         with anyio.move_on_after(_SEEN_TIMEOUT_S):
             while True:
@@ -328,11 +328,10 @@ def _exists(changefeed: ChangefeedId) -> ChangefeedExistsError:
     return ChangefeedExistsError(f"changefeed {changefeed!r} exists already; choose another id, or remove it first")
 
 
-def _view(view: OwnersView) -> views.ChangefeedView:
-    shown = views.ChangefeedView.model_validate(view, from_attributes=True)
+def _view(view: ChangefeedView) -> ChangefeedView:
     try:
-        place = sources.place_name(view.source, Position(view.log_ts, view.log_position))
+        place = sources.place_name(view.source, Position(Ts(view.log_ts), view.log_position))
     except Exception as error:  # a URI or position in etcd that no source wrote takes nobody's answer away
         _log.warning("a position has no name", changefeed=view.id, error=f"{type(error).__name__}: {error}")
         place = ""
-    return shown.model_copy(update={"source_position": place})
+    return view.model_copy(update={"source_position": place})

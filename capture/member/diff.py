@@ -24,6 +24,7 @@ from owner import jobs
 from owner.progress.units import tables_of
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, LogHead, TableRecord, UnitRecord
+from reactor.views import ChangefeedView
 
 if TYPE_CHECKING:
     from capture.member.services import Comparison, DataPlane
@@ -39,7 +40,7 @@ class OwnerQueries(Protocol):
 
     async def ask(self, job: jobs.Job) -> Any: ...
 
-    async def query(self, changefeed_id: str) -> views.ChangefeedView: ...
+    async def query(self, changefeed_id: str) -> ChangefeedView: ...
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
 

@@ -38,6 +38,7 @@ from capture.terminal.progress import Reporter
 from reactor import loop
 from reactor.errors import NotOwnerError, WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, FilterConfig, SinkMode, Unit
+from reactor.views import ChangefeedView
 
 FEED = "quickstart"
 _POLL_S = 0.1
@@ -162,7 +163,7 @@ class Quickstart:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(workload.stop)
 
-    async def _changefeed(self, cluster: views.Cluster) -> views.ChangefeedView:
+    async def _changefeed(self, cluster: views.Cluster) -> ChangefeedView:
         """The one from an earlier run, or a new one."""
         try:
             feed = await _when_owner(lambda: cluster.query(FEED))
@@ -181,7 +182,7 @@ class Quickstart:
             config=ChangefeedConfig(filter=FilterConfig(rules=self._workload.rules), force_replicate=True),
         )
 
-    async def _snapshot(self, cluster: views.Cluster, feed: views.ChangefeedView) -> views.ChangefeedView:
+    async def _snapshot(self, cluster: views.Cluster, feed: ChangefeedView) -> ChangefeedView:
         """Until sync has taken over."""
         self._reporter.step("snapshot")
         started = time.monotonic()
@@ -212,7 +213,7 @@ class Quickstart:
         self._reporter.finish(f"{feed.changes - before:,} changes")
         return meter, feed.changes - before, time.monotonic() - started
 
-    def _report(self, feed: views.ChangefeedView, elapsed_s: float, rate: "_Rate") -> None:
+    def _report(self, feed: ChangefeedView, elapsed_s: float, rate: "_Rate") -> None:
         lag = "" if feed.lag_seconds is None else f", lag {feed.lag_seconds:.1f} s"
         blocked = f", held up by {feed.blocked_by}" if feed.blocked_by else ""
         per_second = rate.of(feed.changes)
@@ -271,7 +272,7 @@ async def _when_owner(ask: Callable[[], Awaitable[T]]) -> T:
             await anyio.sleep(_RETRY_S)
 
 
-def _healthy(feed: views.ChangefeedView) -> views.ChangefeedView:
+def _healthy(feed: ChangefeedView) -> ChangefeedView:
     """:raises WeirError: the changefeed has stopped for good."""
     if feed.state in _ENDED:
         why = f": {feed.error.message}" if feed.error is not None else ""

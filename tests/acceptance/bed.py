@@ -22,11 +22,12 @@ import psycopg
 from agent.ports.source import Scope
 from agent.sources import open_source
 from capture.api.client import Client
-from capture.api.port import CaptureView, ChangefeedSpec, ChangefeedView
+from capture.api.port import CaptureView, ChangefeedSpec
 from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
 from capture.embedded.postgres import tool
 from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode, Unit
+from reactor.views import ChangefeedView
 from tests.acceptance.network import Host, Network
 
 T = TypeVar("T")

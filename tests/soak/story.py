@@ -19,9 +19,9 @@ import structlog
 
 from agent.ports.source import Scope
 from agent.sources import open_source
-from capture.api.port import ChangefeedView
 from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
+from reactor.views import ChangefeedView
 from tests.acceptance.bed import Bed
 from tests.soak import compare, rows
 from tests.soak.mariadb import MariaDB

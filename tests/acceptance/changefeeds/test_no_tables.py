@@ -6,8 +6,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from capture.api.port import TableView
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
+from reactor.views import TableView
 from tests.acceptance.bed import DATABASE, Bed
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
 from tests.acceptance.maria_bed import MariaBed

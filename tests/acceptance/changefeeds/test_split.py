@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from capture.api.port import SpanView
 from reactor.failpoints import VARIABLE, Action, Point
 from reactor.records.changefeed import SinkMode
+from reactor.views import SpanView
 from tests.acceptance.bed import Bed, Process
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, check_changelog, check_upsert, follows
 

@@ -10,6 +10,7 @@ from capture.errors import CaptureNotFoundError, ChangefeedExistsError, Changefe
 from capture.security.secrets import mask
 from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.records.changefeed import FeedState
+from reactor.views import ChangefeedView, TableView
 
 
 class MemoryCluster:
@@ -18,7 +19,7 @@ class MemoryCluster:
     def __init__(self, *, is_owner: bool = True, owner: str = "") -> None:
         self.owner = owner
         self.specs: dict[str, views.ChangefeedSpec] = {}
-        self.feeds: dict[str, views.ChangefeedView] = {}
+        self.feeds: dict[str, ChangefeedView] = {}
         self.diffs: list[views.TableDiff] = []
         self.updates: list[views.ChangefeedUpdate] = []
         self.notices: tuple[str, ...] = ()
@@ -45,12 +46,12 @@ class MemoryCluster:
     async def captures(self) -> builtins.list[views.CaptureView]:
         return [views.CaptureView(id="capture-1", address="127.0.0.1:8300", is_owner=self._is_owner)]
 
-    async def create(self, spec: views.ChangefeedSpec) -> views.ChangefeedView:
+    async def create(self, spec: views.ChangefeedSpec) -> ChangefeedView:
         self._check()
         if spec.changefeed_id in self.feeds:
             raise ChangefeedExistsError(f"changefeed {spec.changefeed_id} exists; choose another id")
         self.specs[spec.changefeed_id] = spec
-        view = views.ChangefeedView(
+        view = ChangefeedView(
             id=spec.changefeed_id,
             state=FeedState.NORMAL,
             mode=spec.mode,
@@ -60,21 +61,21 @@ class MemoryCluster:
         )
         return self._put(view).model_copy(update={"notices": self.notices})
 
-    async def list(self) -> builtins.list[views.ChangefeedView]:
+    async def list(self) -> builtins.list[ChangefeedView]:
         self._check()
         return list(self.feeds.values())
 
-    async def query(self, changefeed_id: str) -> views.ChangefeedView:
+    async def query(self, changefeed_id: str) -> ChangefeedView:
         self._check()
         if changefeed_id not in self.feeds:
             raise ChangefeedNotFoundError(f"no changefeed {changefeed_id}; see `weir changefeed list`")
         return self.feeds[changefeed_id]
 
-    async def pause(self, changefeed_id: str) -> views.ChangefeedView:
+    async def pause(self, changefeed_id: str) -> ChangefeedView:
         feed = await self.query(changefeed_id)
         return self._put(feed.model_copy(update={"state": FeedState.STOPPED}))
 
-    async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> views.ChangefeedView:
+    async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> ChangefeedView:
         feed = await self.query(changefeed_id)
         if feed.state is FeedState.NORMAL:
             raise JobRefusedError(f"changefeed {changefeed_id} is running; pause it first")
@@ -117,14 +118,14 @@ class MemoryCluster:
         await self.query(changefeed_id)
         del self.feeds[changefeed_id]
 
-    async def tables(self, changefeed_id: str) -> builtins.list[views.TableView]:
+    async def tables(self, changefeed_id: str) -> builtins.list[TableView]:
         return list((await self.query(changefeed_id)).tables)
 
     async def diff(self, changefeed_id: str) -> builtins.list[views.TableDiff]:
         await self.query(changefeed_id)
         return self.diffs
 
-    async def _standing(self, changefeed_id: str) -> views.ChangefeedView:
+    async def _standing(self, changefeed_id: str) -> ChangefeedView:
         feed = await self.query(changefeed_id)
         if feed.state is FeedState.NORMAL:
             raise JobRefusedError(f"changefeed {changefeed_id} is running; pause it first")
@@ -136,7 +137,7 @@ class MemoryCluster:
         if not self._is_owner:
             raise NotOwnerError("this capture is not the owner")
 
-    def _put(self, view: views.ChangefeedView) -> views.ChangefeedView:
+    def _put(self, view: ChangefeedView) -> ChangefeedView:
         self.feeds[view.id] = view
         return view
 

@@ -15,7 +15,6 @@ from agent.control.runtime import FlushLimits, held_tables
 from owner.owner import Owner
 from owner.questions import ApplySchema, ReadPositions, ReleaseSource, RepartitionTable
 from owner.settings import OwnerSettings
-from owner.views import ChangefeedView
 from reactor import keys
 from reactor.effects import Answer, Commit, Effect, Log, Send, WakeAt
 from reactor.errors import IgnorePatchError, InvalidRecordError
@@ -37,6 +36,7 @@ from reactor.records.changefeed import (
 from reactor.records.task_position import TaskPosition
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import Event
+from reactor.views import ChangefeedView
 from tests.unit.owner.owner_build import FEED, info
 
 CLUSTER, NAMESPACE = "test", keys.DEFAULT_NAMESPACE

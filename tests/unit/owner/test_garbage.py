@@ -18,6 +18,7 @@ from reactor import keys
 from reactor.effects import Answer, Send
 from reactor.ids import MAX_TS, ChangefeedId
 from reactor.records.changefeed import FeedState
+from reactor.views import ChangefeedView
 from tests.unit.owner.owner_build import FEED, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 
@@ -219,7 +220,7 @@ def test_a_changefeed_that_cannot_be_read_is_listed_with_the_reason() -> None:
 def test_one_view_that_fails_takes_no_other_away(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, shown = healthy(), views.view
 
-    def fail(changefeed: Changefeed, *given: Any, **named: Any) -> views.ChangefeedView:
+    def fail(changefeed: Changefeed, *given: Any, **named: Any) -> ChangefeedView:
         if changefeed.id == FEED:
             raise ZeroDivisionError("a bug")
         return shown(changefeed, *given, **named)

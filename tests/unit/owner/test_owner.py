@@ -5,13 +5,13 @@ import pytest
 from owner import jobs
 from owner.scheduler.replication import Role
 from owner.settings import BackoffSettings, OwnerSettings
-from owner.views import ChangefeedView
 from reactor import keys
 from reactor.effects import Log
 from reactor.ids import ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import FeedState, Mode, Unit, UnitStage
 from reactor.records.formats import NEWEST
 from reactor.records.task_position import TaskPosition
+from reactor.views import ChangefeedView
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C, error, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster, released
 

@@ -11,7 +11,7 @@ import numpy as np
 from numba import types
 
 from agent.kernels.civil import date_exists, days_from_civil
-from agent.kernels.fixed import GOOD, calendar_loop
+from agent.kernels.fixed import GOOD, NULL, calendar_loop
 from agent.kernels.jit import DATA, OFFSETS, OUT, PAIR, POSITIONS, inlined, kernel
 from agent.sources.mysql.decode.kernels_numbers import read_big_endian
 from agent.sources.mysql.decode.wire import read_u24, read_u32, read_u64
@@ -105,19 +105,30 @@ def _datetime(data: Any, at: int, fraction_bytes: int) -> tuple[int, int]:
     return seconds * _MICROS + _fraction(data, at + _DATETIME_BYTES, fraction_bytes), exists
 
 
-@inlined
-def _timestamp(data: Any, at: int, fraction_bytes: int) -> tuple[int, int]:
-    """Microseconds; ``fraction_bytes`` is -1 for the old form. Second 0 is the zero date."""
-    if fraction_bytes < 0:
-        micros = read_u32(data, at) * _MICROS
-    else:
-        micros = np.int64(read_big_endian(data, at, 4)) * _MICROS + _fraction(data, at + 4, fraction_bytes)
-    return micros, 1 if micros >= _MICROS else 0
-
-
 decode_date = calendar_loop(_date, types.int32)
 decode_datetime = calendar_loop(_datetime, types.int64)
-decode_timestamp = calendar_loop(_timestamp, types.int64)
+
+
+@kernel(types.int64(DATA, POSITIONS, _VALUES, types.int64, types.boolean, types.int64))
+def decode_timestamp(data: Any, positions: Any, values: Any, first: int, is_strict: bool, fraction_bytes: int) -> int:
+    """As ``calendar_loop``, but faster. ``fraction_bytes`` is -1 for the old form. Second 0 is the zero date."""
+    result = GOOD
+    for row in range(positions.size):
+        at, micros = positions[row], 0
+        if at >= 0:
+            if fraction_bytes < 0:
+                micros = read_u32(data, at) * _MICROS
+            else:
+                seconds = np.int64(read_big_endian(data, at, 4))
+                micros = seconds * _MICROS + _fraction(data, at + 4, fraction_bytes)
+            if micros < _MICROS:
+                if is_strict:
+                    return row
+                micros = 0
+                positions[row] = NULL
+                result -= 1
+        values[first + row] = micros
+    return result
 
 
 @kernel(types.int64(DATA, POSITIONS, _VALUES, types.int64, types.int64, types.int64))

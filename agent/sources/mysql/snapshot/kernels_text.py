@@ -15,7 +15,8 @@ from numba import types
 
 from agent.kernels.civil import date_exists, days_from_civil
 from agent.kernels.fixed import GOOD, NULL
-from agent.kernels.jit import DATA, OUT, PAIR, POSITIONS, kernel
+from agent.kernels.jit import DATA, OUT, PAIR, POSITIONS, inlined, kernel
+from agent.kernels.text import kernels_for
 
 #: what ``locate_rows`` came to
 MORE: Final = 0
@@ -202,3 +203,11 @@ def parse_timestamps(data: Any, starts: Any, lengths: Any, is_strict: bool, valu
                 result -= 1
         values[row] = micros
     return result
+
+
+@inlined
+def _length_beside(_: Any, lengths: Any, row: int, __: int) -> int:
+    return lengths[row]  # type: ignore[no-any-return]
+
+
+TEXT: Final = kernels_for(_length_beside)

@@ -78,7 +78,7 @@ class _TextRows(RowsReader):
                 self._receive()
 
     def _build(self, i: int) -> pa.Array:
-        values = Texts(self._block, self._starts[i, : self._rows], self._lengths[i, : self._rows])
+        values = Texts(kernels_text.TEXT, self._block, self._starts[i, : self._rows], self._lengths[i, : self._rows])
         try:
             skip = _SRID_BYTES if self._schema.columns[i].type_id == FieldType.GEOMETRY else 0
             return text_columns.build(self._arrow.field(i).type, values, skip=skip, is_strict=self._is_strict)

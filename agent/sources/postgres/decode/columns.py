@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.kernels import text
-from agent.kernels.columns import BadValueError, Texts, allocate, array, check, check_utf8, is_ascii
+from agent.kernels.columns import BadValueError, Texts, allocate, array, check
 from agent.kernels.fixed import NULL, Kernel
 from agent.kernels.jit import Bytes, Ints
 from agent.rows.schema import Column, TableSchema
@@ -26,7 +25,8 @@ from agent.sources.postgres.decode.types import Kind
 Builder = Callable[[Bytes, Ints, pa.DataType], pa.Array]
 
 _TEXT_FORM = ord("t")
-_NOT_UTF8 = "text that is not UTF-8; set the database's encoding"
+#: each value has its own before it
+_NO_LENGTHS: Final = np.empty(0, np.int64)
 
 
 class BentKeyError(BadValueError):
@@ -84,8 +84,8 @@ def _fixed(kernel: Kernel, dtype: npt.DTypeLike, *arguments: Any) -> Builder:
     return build_fixed
 
 
-def _written(kernel: Kernel, dtype: npt.DTypeLike) -> Builder:
-    """Dates and times as text: one that is none is bad."""
+def _calendar(kernel: Kernel, dtype: npt.DTypeLike) -> Builder:
+    """Dates and times: one that is none is bad."""
     return _fixed(kernel, dtype, True, 0)
 
 
@@ -112,9 +112,7 @@ def _texts(build: Callable[[Texts, pa.DataType], pa.Array]) -> Builder:
     """What is read by the kernels that the sources share."""
 
     def build_texts(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
-        lengths = allocate(len(positions), np.int64)
-        kernels_bytes.read_lengths(data, positions, lengths)
-        return build(Texts(data, positions, lengths), arrow)
+        return build(Texts(kernels_bytes.TEXT, data, positions, _NO_LENGTHS), arrow)
 
     return build_texts
 
@@ -131,20 +129,16 @@ def _decimals_or_text(values: Texts, arrow: pa.DataType) -> pa.Array:
     return values.decimals(arrow) if pa.types.is_decimal(arrow) else values.strings(arrow)
 
 
-def _build_values(data: Bytes, positions: Ints, arrow: pa.DataType, skip: int = 0) -> pa.Array:
-    offsets = allocate(len(positions) + 1, np.int32)
-    check(kernels_bytes.value_offsets(data, positions, offsets, skip))
-    out = allocate(int(offsets[-1]), np.uint8)
-    text.copy_values(data, positions, skip, offsets, out)
-    values = array(arrow, positions, offsets, out)
-    if pa.types.is_string(arrow) and not is_ascii(out):
-        check_utf8(values, _NOT_UTF8)
-    return values
+def _strings(skip: int = 0) -> Builder:
+    return _texts(lambda values, arrow: values.strings(arrow, skip=skip, cure="; set the database's encoding"))
+
+
+_build_values, _build_json = _strings(), _strings(skip=1)
 
 
 def _build_jsonb(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
     check(kernels_bytes.check_jsonb_version(data, positions))
-    return _build_values(data, positions, arrow, 1)
+    return _build_json(data, positions, arrow)
 
 
 def _converted(measure: Kernel, write: Kernel) -> Builder:
@@ -173,7 +167,7 @@ BINARY: Final[Mapping[Kind, Builder]] = {
     Kind.TEXT: _build_values,
     Kind.BYTEA: _build_values,
     Kind.DATE: _fixed(kernels_fixed.decode_date, np.int32),
-    Kind.TIME: _fixed(kernels_fixed.decode_time, np.int64),
+    Kind.TIME: _calendar(kernels_fixed.decode_time, np.int64),
     Kind.TIMESTAMP: _fixed(kernels_fixed.decode_timestamp, np.int64),
     Kind.TIMESTAMPTZ: _fixed(kernels_fixed.decode_timestamp, np.int64),
     Kind.UUID: _converted(kernels_bytes.uuid_offsets, kernels_bytes.copy_uuids),
@@ -190,10 +184,10 @@ TEXT: Final[Mapping[Kind, Builder]] = {
     Kind.NUMERIC: _texts(_decimals_or_text),
     Kind.TEXT: _build_values,
     Kind.BYTEA: _converted(kernels_bytes.hex_offsets, kernels_bytes.copy_hex),
-    Kind.DATE: _written(kernels_text.parse_dates, np.int32),
-    Kind.TIME: _written(kernels_text.parse_times, np.int64),
-    Kind.TIMESTAMP: _written(kernels_text.parse_timestamps, np.int64),
-    Kind.TIMESTAMPTZ: _written(kernels_text.parse_timestamps, np.int64),
+    Kind.DATE: _calendar(kernels_text.parse_dates, np.int32),
+    Kind.TIME: _calendar(kernels_text.parse_times, np.int64),
+    Kind.TIMESTAMP: _calendar(kernels_text.parse_timestamps, np.int64),
+    Kind.TIMESTAMPTZ: _calendar(kernels_text.parse_timestamps, np.int64),
     Kind.UUID: _build_values,
     Kind.JSONB: _build_values,
     Kind.OTHER: _build_values,

@@ -11,8 +11,8 @@ import numpy as np
 from numba import types
 
 from agent.kernels.fixed import GOOD
-from agent.kernels.jit import DATA, OFFSETS, OUT, POSITIONS, kernel
-from agent.kernels.text import TOO_LARGE
+from agent.kernels.jit import DATA, OFFSETS, OUT, POSITIONS, inlined, kernel
+from agent.kernels.text import TOO_LARGE, kernels_for
 from agent.sources.postgres.decode.wire import value_length
 
 _I32_MAX = 2**31 - 1
@@ -20,32 +20,13 @@ _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 UUID_TEXT_BYTES: Final = 36
 
 
-@kernel(types.void(DATA, POSITIONS, types.int64[::1]))
-def read_lengths(data: Any, positions: Any, lengths: Any) -> None:
-    for row in range(positions.size):
-        if positions[row] >= 0:
-            lengths[row] = value_length(data, positions[row])
+@inlined
+def _length_before(data: Any, _: Any, __: int, at: int) -> int:
+    return value_length(data, at)  # type: ignore[no-any-return]
 
 
-@kernel(types.int64(DATA, POSITIONS, OFFSETS, types.int64))
-def value_offsets(data: Any, positions: Any, offsets: Any, skip: int) -> int:
-    """Offsets of values whose first ``skip`` bytes are left out.
-
-    Returns ``GOOD``, ``TOO_LARGE`` or, for a value shorter than ``skip``, its row.
-    """
-    total = 0
-    offsets[0] = 0
-    for row in range(positions.size):
-        at = positions[row]
-        if at >= 0:
-            length = value_length(data, at) - skip
-            if length < 0:
-                return row
-            total += length
-            if total > _I32_MAX:
-                return TOO_LARGE
-        offsets[row + 1] = total
-    return GOOD
+#: of values as they come: text, and bytes that are copied as they are
+TEXT: Final = kernels_for(_length_before)
 
 
 @kernel(types.int64(DATA, POSITIONS))

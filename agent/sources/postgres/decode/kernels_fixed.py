@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from numba import types
 
-from agent.kernels.fixed import bit_loop, loop
+from agent.kernels.fixed import bit_loop, calendar_loop, loop
 from agent.kernels.jit import inlined
 from agent.sources.postgres.decode.wire import read_i16, read_i32, read_i64, value_length
 
@@ -48,11 +48,6 @@ def _has_8(data: Any, at: int) -> bool:
 
 
 @inlined
-def _is_time(data: Any, at: int) -> bool:
-    return bool(value_length(data, at) == 8 and 0 <= read_i64(data, at) <= TIME_MAX_US + 1)
-
-
-@inlined
 def _bool(data: Any, at: int) -> bool:
     return bool(data[at] != 0)
 
@@ -81,8 +76,10 @@ def _date(data: Any, at: int) -> Any:
 
 
 @inlined
-def _time(data: Any, at: int) -> Any:
-    return min(read_i64(data, at), TIME_MAX_US)
+def _time(data: Any, at: int, _: int) -> tuple[int, int]:
+    micros = read_i64(data, at)
+    is_time = value_length(data, at) == 8 and micros >= 0 and micros <= TIME_MAX_US + 1
+    return min(micros, TIME_MAX_US), 1 if is_time else 0
 
 
 @inlined
@@ -101,6 +98,6 @@ decode_int4 = loop(_int4, types.int32, _has_4)
 #: int8, and float8 seen as its bits
 decode_int8 = loop(_int8, types.int64, _has_8)
 decode_date = loop(_date, types.int32, _has_4)
-decode_time = loop(_time, types.int64, _is_time)
+decode_time = calendar_loop(_time, types.int64)
 #: with and without time zone
 decode_timestamp = loop(_timestamp, types.int64, _has_8)

@@ -14,6 +14,7 @@ from capture.quickstart.quickstart import Quickstart, Summary, _until_signalled
 from capture.terminal.progress import Reporter
 from reactor.errors import OwnerNotFoundError, WeirError
 from reactor.records.changefeed import FeedState, RunningError, Unit
+from reactor.views import ChangefeedView
 from tests.unit.capture.fakes import MemoryCluster, MemoryMember
 
 
@@ -26,7 +27,7 @@ class MagicCluster(MemoryCluster):
         self.fails = False
         self.diffs = [views.TableDiff(table="public.pgbench_tellers", equal=True)]
 
-    async def query(self, changefeed_id: str) -> views.ChangefeedView:
+    async def query(self, changefeed_id: str) -> ChangefeedView:
         self.looks += 1
         if self.looks == 1:
             raise OwnerNotFoundError("no owner is elected at the moment; try again")

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from agent.errors import PositionLostError, SinkConfigError
-from capture.api.port import ChangefeedUpdate, ChangefeedView, FieldChange
+from capture.api.port import ChangefeedUpdate, FieldChange
 from capture.errors import JobRefusedError
 from capture.member import amendment
 from capture.member.cluster_service import ClusterService
@@ -18,6 +18,7 @@ from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.records.partitioning import TablePartitioning
+from reactor.views import ChangefeedView
 
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
 TABLES = tuple(TableRecord(table_id=n, schema_name="public", name=f"t{n}") for n in (1, 2))

@@ -23,6 +23,7 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
+from reactor.views import ChangefeedView, HeldView, SpanView, TableView
 
 pytestmark = pytest.mark.looptime
 
@@ -54,13 +55,12 @@ class Owner:
         held, self.held = self.held, None
         return held
 
-    async def query(self, changefeed_id: str) -> views.ChangefeedView:
-        span = views.SpanView(span="1", checkpoint_ts=self.held or 0)
+    async def query(self, changefeed_id: str) -> ChangefeedView:
+        span = SpanView(span="1", checkpoint_ts=self.held or 0)
         tables = tuple(
-            views.TableView(table=f"public.{table.name}", table_id=table.table_id, spans=(span,))
-            for table in self._tables
+            TableView(table=f"public.{table.name}", table_id=table.table_id, spans=(span,)) for table in self._tables
         )
-        return views.ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, tables=tables)
+        return ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, tables=tables)
 
     def unit_of(self, changefeed_id: str) -> UnitRecord:
         return UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=self._tables)
@@ -119,10 +119,10 @@ async def test_the_tables_are_those_that_are_replicated_when_it_is_done() -> Non
 @pytest.mark.parametrize("others", [True, False])
 async def test_held_tables_are_named_and_not_waited_for(others: bool) -> None:
     class Holding(Owner):
-        async def query(self, changefeed_id: str) -> views.ChangefeedView:
+        async def query(self, changefeed_id: str) -> ChangefeedView:
             view = await super().query(changefeed_id)
-            held = views.HeldView(table="public.h", table_id=9, stage="held", message="no room; make some")
-            table = views.TableView(table="public.h", table_id=9, spans=(views.SpanView(span="9"),), held=held)
+            held = HeldView(table="public.h", table_id=9, stage="held", message="no room; make some")
+            table = TableView(table="public.h", table_id=9, spans=(SpanView(span="9"),), held=held)
             return view.model_copy(update={"tables": tuple(table if t.table_id == 9 else t for t in view.tables)})
 
     owner = Holding()
@@ -151,12 +151,12 @@ class Stuck(Owner):
         self._spans = spans
         self.blocked_by = "flush: public.u has not moved"
 
-    async def query(self, changefeed_id: str) -> views.ChangefeedView:
+    async def query(self, changefeed_id: str) -> ChangefeedView:
         view = await super().query(changefeed_id)
         self._stops_at += self._moves and self.held is not None and self._stops_at < self.held - 1
         at = min(self._stops_at, self.held or 0)
-        spans = tuple(views.SpanView(span=f"2/{i}", checkpoint_ts=at) for i in range(self._spans))
-        stuck = views.TableView(table="public.u", table_id=2, spans=spans, waiting_for=self._why)
+        spans = tuple(SpanView(span=f"2/{i}", checkpoint_ts=at) for i in range(self._spans))
+        stuck = TableView(table="public.u", table_id=2, spans=spans, waiting_for=self._why)
         return view.model_copy(update={"tables": (view.tables[0], stuck), "blocked_by": self.blocked_by})
 
 
@@ -205,7 +205,7 @@ async def test_a_table_without_spans_is_not_compared() -> None:
     class Late(Owner):
         looks = 0
 
-        async def query(self, changefeed_id: str) -> views.ChangefeedView:
+        async def query(self, changefeed_id: str) -> ChangefeedView:
             view = await super().query(changefeed_id)
             self.looks += 1
             if self.looks > 100:
@@ -224,8 +224,8 @@ async def test_a_changefeed_without_tables_is_equal_and_one_whose_snapshot_lasts
         def unit_of(self, changefeed_id: str) -> UnitRecord:
             return UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, start_ts=Ts(self.start_ts))
 
-        async def query(self, changefeed_id: str) -> views.ChangefeedView:
-            return views.ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, blocked_by="unit dump: 1 of 2 rows")
+        async def query(self, changefeed_id: str) -> ChangefeedView:
+            return ChangefeedView(id=changefeed_id, state=FeedState.NORMAL, blocked_by="unit dump: 1 of 2 rows")
 
     owner = Empty()
     assert await compared(owner) == []

@@ -97,7 +97,7 @@ def _array(arrow: pa.DataType, texts: Sequence[str | None], **options: Any) -> p
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     starts[[i for i, text in enumerate(texts) if text is None]] = -1
     block = np.frombuffer(b"".join(data) + b"?", np.uint8)
-    array = build(arrow, Texts(block, starts, lengths), **options)
+    array = build(arrow, Texts(kernels_text.TEXT, block, starts, lengths), **options)
     array.validate(full=True)
     return array
 
@@ -194,7 +194,7 @@ def test_bytes_and_text() -> None:
 
 def test_text_that_is_not_utf8_is_named_by_its_row() -> None:
     block = np.frombuffer(b"okay\xff", np.uint8)
-    values = Texts(block, np.array([0, 4], np.int64), np.array([4, 1], np.int64))
+    values = Texts(kernels_text.TEXT, block, np.array([0, 4], np.int64), np.array([4, 1], np.int64))
     with pytest.raises(BadValueError, match="not UTF-8") as caught:
         build(pa.string(), values)
     assert caught.value.row == 1
