@@ -19,6 +19,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from reactor.errors import InvalidIdError, InvalidKeyError
 from reactor.ids import CaptureId, ChangefeedId, parse_changefeed_id
@@ -56,30 +57,6 @@ class CaptureKey:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteCountKey:
-    cluster: str
-
-    def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/__meta__/meta/delete-count"
-
-
-@dataclass(frozen=True, slots=True)
-class LogStorageKey:
-    cluster: str
-
-    def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/__meta__/meta/log-storage"
-
-
-@dataclass(frozen=True, slots=True)
-class FormatKey:
-    cluster: str
-
-    def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/__meta__/meta/format"
-
-
-@dataclass(frozen=True, slots=True)
 class ReaderKey:
     cluster: str
     number: int
@@ -89,23 +66,36 @@ class ReaderKey:
 
 
 @dataclass(frozen=True, slots=True)
-class InfoKey:
+class _MetaKey:
+    """One for the whole cluster."""
+
+    KIND: ClassVar[str]
     cluster: str
-    namespace: str
-    changefeed: ChangefeedId
 
     def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/changefeed/info/{self.changefeed}"
+        return f"{ROOT}/{self.cluster}/__meta__/meta/{self.KIND}"
+
+
+class DeleteCountKey(_MetaKey):
+    KIND = "delete-count"
+
+
+class LogStorageKey(_MetaKey):
+    KIND = "log-storage"
+
+
+class FormatKey(_MetaKey):
+    KIND = "format"
 
 
 @dataclass(frozen=True, slots=True)
-class StatusKey:
+class UpstreamKey:
     cluster: str
     namespace: str
-    changefeed: ChangefeedId
+    source: str
 
     def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/changefeed/status/{self.changefeed}"
+        return f"{ROOT}/{self.cluster}/{self.namespace}/upstream/{self.source}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,84 +110,83 @@ class PositionKey:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitKey:
+class FeedKey:
+    """One for a changefeed."""
+
+    KIND: ClassVar[str]
     cluster: str
     namespace: str
     changefeed: ChangefeedId
-    source: str
 
     def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/task/unit/{self.changefeed}/{self.source}"
+        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}"
+
+
+class InfoKey(FeedKey):
+    KIND = "changefeed/info"
+
+
+class StatusKey(FeedKey):
+    KIND = "changefeed/status"
 
 
 @dataclass(frozen=True, slots=True)
-class UpstreamKey:
-    cluster: str
-    namespace: str
+class _SourceKey(FeedKey):
+    """One for each source of a changefeed."""
+
     source: str
 
     def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/upstream/{self.source}"
+        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.source}"
+
+
+class UnitKey(_SourceKey):
+    KIND = "task/unit"
+
+
+class LogKey(_SourceKey):
+    KIND = "log"
 
 
 @dataclass(frozen=True, slots=True)
-class LogKey:
-    cluster: str
-    namespace: str
-    changefeed: ChangefeedId
-    source: str
+class _TsKey(FeedKey):
+    """One for each of a changefeed's moments."""
 
-    def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/log/{self.changefeed}/{self.source}"
-
-
-@dataclass(frozen=True, slots=True)
-class DdlKey:
-    cluster: str
-    namespace: str
-    changefeed: ChangefeedId
     ts: int
 
     def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/ddl/{self.changefeed}/{self.ts}"
+        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.ts}"
+
+
+class DdlKey(_TsKey):
+    KIND = "ddl"
 
 
 def ddl_prefix(cluster: str, namespace: str, changefeed: ChangefeedId) -> str:
     """What the keys of one changefeed's schema changes begin with."""
-    return f"{ROOT}/{cluster}/{namespace}/ddl/{changefeed}/"
+    return f"{ROOT}/{cluster}/{namespace}/{DdlKey.KIND}/{changefeed}/"
+
+
+class SyncPointKey(_TsKey):
+    KIND = "sync-point"
 
 
 @dataclass(frozen=True, slots=True)
-class SyncPointKey:
-    cluster: str
-    namespace: str
-    changefeed: ChangefeedId
-    ts: int
+class _TableKey(FeedKey):
+    """One for each of a changefeed's tables."""
 
-    def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/sync-point/{self.changefeed}/{self.ts}"
-
-
-@dataclass(frozen=True, slots=True)
-class PartitioningKey:
-    cluster: str
-    namespace: str
-    changefeed: ChangefeedId
     table_id: int
 
     def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/cut/{self.changefeed}/{self.table_id}"
+        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.table_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class HeldKey:
-    cluster: str
-    namespace: str
-    changefeed: ChangefeedId
-    table_id: int
+class PartitioningKey(_TableKey):
+    KIND = "cut"
 
-    def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/held/{self.changefeed}/{self.table_id}"
+
+class HeldKey(_TableKey):
+    KIND = "held"
 
 
 Key = (

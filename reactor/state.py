@@ -137,7 +137,7 @@ class ClusterState:
             self._read(key, text, item.value if item else None)
         except InvalidRecordError as error:
             self.broken[text] = str(error)
-        if isinstance(key, _OF_CHANGEFEED) and key.namespace == self.namespace:
+        if isinstance(key, (keys.FeedKey, keys.PositionKey)) and key.namespace == self.namespace:
             self._settle_changefeed(key.changefeed, text)
 
     def _read(self, key: keys.Key, text: str, value: bytes | None) -> None:
@@ -160,7 +160,7 @@ class ClusterState:
             case _:
                 self._read_changefeed(key, text, value)
 
-    def _read_changefeed(self, key: "_ChangefeedKey", text: str, value: bytes | None) -> None:
+    def _read_changefeed(self, key: keys.FeedKey | keys.PositionKey, text: str, value: bytes | None) -> None:
         feed = self.changefeeds.setdefault(key.changefeed, ChangefeedState(key.changefeed))
         match key:
             case keys.InfoKey():
@@ -207,30 +207,6 @@ class ClusterState:
             return None
         first = min(candidates, key=lambda item: item.create_revision)
         return Owner(CaptureId(first.value.decode(errors="replace")), first.create_revision)
-
-
-_ChangefeedKey = (
-    keys.InfoKey
-    | keys.StatusKey
-    | keys.PositionKey
-    | keys.UnitKey
-    | keys.LogKey
-    | keys.DdlKey
-    | keys.SyncPointKey
-    | keys.PartitioningKey
-    | keys.HeldKey
-)
-_OF_CHANGEFEED = (
-    keys.InfoKey,
-    keys.StatusKey,
-    keys.PositionKey,
-    keys.UnitKey,
-    keys.LogKey,
-    keys.DdlKey,
-    keys.SyncPointKey,
-    keys.PartitioningKey,
-    keys.HeldKey,
-)
 
 
 def _record(model: type[R], key: str, value: bytes, **named: object) -> R:
