@@ -19,20 +19,19 @@ from owner.errors import (
     UnknownCaptureError,
     UnknownChangefeedError,
 )
-from owner.feed import amendment, retention
+from owner.feed import amendment
 from owner.feed.backoff import uniform_of
 from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes
 from owner.feed.run import Run
 from owner.feed.site import Site
 from owner.progress.facts import World
-from owner.progress.units import SOURCE
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import OwnerSettings
 from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.errors import FormatError
-from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.ids import CaptureId, ChangefeedId
 from reactor.messages import Message
 from reactor.questions import Answered
 from reactor.records import formats
@@ -100,15 +99,6 @@ class Owner:
                 identity = changefeed.run.coordinator.identity
                 assert (identity.capture, identity.changefeed) == (self.capture, id), f"{id} speaks as {identity}"
                 assert identity.owner_revision == self.revision, f"{id} speaks as an older owner"
-
-    def needed_ts(self, state: ClusterState) -> dict[tuple[ChangefeedId, str], Ts]:
-        """(changefeed, source) → the Ts from which its log must be kept."""
-        result = {}
-        for id, feed in state.changefeeds.items():
-            if feed.info is not None:
-                needed = retention.needed_ts([(SOURCE, feed.info, feed.status)])
-                result.update({(id, source): ts for source, ts in needed.items()})
-        return result
 
     def _meet(self, state: ClusterState) -> None:
         """Changefeeds come and go with their keys."""

@@ -10,29 +10,17 @@ campaigns again: what carries the revision (orders, epochs of processors and wor
 one's.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import anyio
 import structlog
 
-from reactor.errors import CompactedError, EtcdError, NotOwnerError, OwnerNotFoundError
+from reactor.errors import CompactedError, EtcdError, NotOwnerError
 from reactor.session import Session
-from reactor.store.port import Compare, EtcdClient, Put, Snapshot, Target
+from reactor.store.port import Compare, EtcdClient, Put, Target
 
 _RESIGN_TIMEOUT_S = 5.0
 _RETRY_S = 0.2
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Leader:
-    """``value``: what it campaigned with (a capture id). ``revision``: the owner revision."""
-
-    key: str
-    value: str
-    revision: int
 
 
 class Election:
@@ -91,24 +79,6 @@ class Election:
                 _log.warning("not resigned", key=self.key, error=str(error))
                 await anyio.sleep(_RETRY_S)
 
-    async def leader(self) -> Leader:
-        """:raises OwnerNotFoundError: nobody campaigns at the moment."""
-        leader = _first(await self._client.get_prefix(self._prefix))
-        if leader is None:
-            raise OwnerNotFoundError("no capture is owner at the moment; try again in a few seconds")
-        return leader
-
-    async def observe(self, on_leader: Callable[[Leader | None], None]) -> None:
-        """Report the leader now and at every change, until cancelled."""
-        reported: list[Leader | None] = []
-        while True:
-            snapshot = await self._client.get_prefix(self._prefix)
-            leader = _first(snapshot)
-            if reported != [leader]:
-                reported = [leader]
-                on_leader(leader)
-            await self._wait_change(self._prefix, snapshot.revision)
-
     async def _win(self, value: str) -> int:
         """Create the key, then wait until no older candidate is left; the create revision."""
         revision = await self._stand(value)
@@ -143,10 +113,3 @@ class Election:
                         return
         except CompactedError:
             return  # so much has happened that reading again is due
-
-
-def _first(snapshot: Snapshot) -> Leader | None:
-    if not snapshot.items:
-        return None
-    item = min(snapshot.items, key=lambda item: item.create_revision)
-    return Leader(item.key, item.value.decode(errors="replace"), item.create_revision)

@@ -106,16 +106,6 @@ def contents_of(path: str) -> tuple[frozenset[int], int]:
         return frozenset(table for table, _ in _listing(reader)), int(file.size())
 
 
-def read_table(path: str, table_id: int, from_ts: Ts, to_ts: Ts) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
-    """The events of one table with ``from_ts < commit_ts <= to_ts``, in log order, with the schema they came under.
-
-    :raises LogError: the file is missing or damaged.
-    """
-    for schema, batch, _ in read_batches(path, table_id):
-        if (wanted := _between(batch, from_ts, to_ts)).num_rows:
-            yield schema, wanted
-
-
 def read_batches(path: str, table_id: int | None = None) -> Iterator[tuple[TableSchema, pa.RecordBatch, float]]:
     """Whole batches of one table (or of all) with the commit time of their newest event.
 
@@ -147,12 +137,6 @@ def _read_batch(reader: Any, index: int, path: str) -> tuple[pa.RecordBatch, Any
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
     return item.batch, item.custom_metadata
-
-
-def _between(batch: pa.RecordBatch, from_ts: Ts, to_ts: Ts) -> pa.RecordBatch:
-    commit_ts = batch.column(0).to_numpy()
-    start, end = np.searchsorted(commit_ts, (from_ts, to_ts), side="right")
-    return batch.slice(int(start), int(end - start))
 
 
 def _reader(file: Any, path: str) -> Any:

@@ -82,11 +82,6 @@ class LogDirectory:
         return LogError(f"the log storage {self._shown} failed ({reason}); it is tried again by itself")
 
 
-def is_temporary(name: str) -> bool:
-    """A file that a crash left half-written (or that is being written just now)."""
-    return name.startswith(TEMPORARY)
-
-
 def finished_name(name: str) -> str:
     """The name that a half-written file would have got."""
     return name.removeprefix(TEMPORARY)

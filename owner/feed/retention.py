@@ -7,10 +7,7 @@ removed what it needs (``SnapshotLostByGC``), holds nothing. (Segments are remov
 source; both take this as their limit.)
 """
 
-from collections.abc import Iterable
-
-from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError
+from reactor.records.changefeed import ChangefeedInfo, FeedState, RunningError
 
 GC_TTL_EXCEEDED = "GCTTLExceeded"
 
@@ -23,16 +20,6 @@ def holds_log(info: ChangefeedInfo) -> bool:
     """The changefeed may run again and needs what comes behind its checkpoint."""
     is_lost = info.state is FeedState.FAILED and info.error is not None and info.error.code in _LOST
     return info.state in _HOLDING and not is_lost
-
-
-def needed_ts(feeds: Iterable[tuple[str, ChangefeedInfo, ChangefeedStatus | None]]) -> dict[str, Ts]:
-    """Source → the least checkpoint of the changefeeds that hold its log; a feed without status needs its start."""
-    needed: dict[str, Ts] = {}
-    for source, info, status in feeds:
-        if holds_log(info):
-            ts = status.checkpoint_ts if status else info.start_ts
-            needed[source] = min(ts, needed.get(source, ts))
-    return needed
 
 
 def is_released(info: ChangefeedInfo) -> bool:

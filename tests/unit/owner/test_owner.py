@@ -475,11 +475,6 @@ def test_stuck_changefeed_fails_at_last() -> None:
     assert "no progress for 60 s" in str(cluster.info().error)
 
 
-def test_needed_ts_is_the_checkpoint() -> None:
-    cluster = running("a")
-    assert cluster.owner.needed_ts(cluster.state) == {(FEED, "main"): 200}
-
-
 def test_the_only_capture_does_not_resign() -> None:
     cluster = running("a")
     cluster.ask(jobs.ResignOwner("1"))

@@ -44,17 +44,6 @@ class MariaGtidSet:
     def add(self, domain: int, server: int, sequence: int) -> "MariaGtidSet":
         return MariaGtidSet({**self.domains, domain: (server, sequence)})
 
-    def union(self, other: "MariaGtidSet") -> "MariaGtidSet":
-        """The later one of each domain."""
-        return MariaGtidSet(
-            {
-                domain: max(
-                    self.domains.get(domain, (0, 0)), other.domains.get(domain, (0, 0)), key=lambda last: last[1]
-                )
-                for domain in {**self.domains, **other.domains}
-            }
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class MysqlGtidSet:
@@ -87,12 +76,6 @@ class MysqlGtidSet:
 
     def add(self, source: str, first: int, last: int) -> "MysqlGtidSet":
         return MysqlGtidSet({**self.sources, source: _merged([*self.sources.get(source, ()), (first, last)])})
-
-    def union(self, other: "MysqlGtidSet") -> "MysqlGtidSet":
-        sources = {source: list(intervals) for source, intervals in self.sources.items()}
-        for source, intervals in other.sources.items():
-            sources.setdefault(source, []).extend(intervals)
-        return MysqlGtidSet({source: _merged(intervals) for source, intervals in sources.items()})
 
     def encode(self) -> bytes:
         """As COM_BINLOG_DUMP_GTID wants it. With tags the count is written in another way, and every source has one."""

@@ -47,7 +47,7 @@ async def test_a_log_is_written_taken_over_read_and_shortened(etcd_url: str, tmp
         events = [
             event
             for ref in refs
-            for _, found in segment.read_table(ref.path, 1, Ts(5), Ts(30))
+            for _, found, _ in segment.read_batches(ref.path, 1)
             for event in found.column("event").to_pylist()
         ]
         assert events == [b"10/1", b"20/2", b"30/2"]

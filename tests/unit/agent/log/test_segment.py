@@ -43,15 +43,8 @@ def test_one_table_is_read_with_its_schemas_in_order(tmp_path: Path) -> None:
     assert ref.tables == {7, 8}
     assert ref.bytes == Path(ref.path).stat().st_size
     assert segment.contents_of(ref.path) == (ref.tables, ref.bytes)
-    read = [(s.columns[-1].name, b.column(2).to_pylist()) for s, b in segment.read_table(ref.path, 7, Ts(0), Ts(9))]
+    read = [(s.columns[-1].name, b.column(2).to_pylist()) for s, b, _ in segment.read_batches(ref.path, 7)]
     assert read == [("id", [b"5/0", b"6/0"]), ("new", [b"8/0"])]
-
-
-@pytest.mark.parametrize(("from_ts", "to_ts", "expected"), [(0, 9, 4), (5, 9, 3), (6, 7, 2), (7, 8, 0), (9, 99, 0)])
-def test_the_range_is_open_below_and_closed_above(tmp_path: Path, from_ts: int, to_ts: int, expected: int) -> None:
-    ref = put(directory(tmp_path), name(1, first=5, last=9), batch(8, (5, 1), (7, 0), (7, 1), (9, 0)))
-    found = list(segment.read_table(ref.path, 8, Ts(from_ts), Ts(to_ts)))
-    assert sum(part.num_rows for _, part in found) == expected
 
 
 def test_batches_carry_the_time_of_their_newest_commit(tmp_path: Path) -> None:
@@ -76,7 +69,7 @@ def test_a_write_that_fails_leaves_nothing_under_the_name(tmp_path: Path) -> Non
 
     with pytest.raises(LogError, match="No space left on device"):
         place.write("x", fail)
-    assert all(storage.is_temporary(found) for found in place.names())
+    assert all(storage.finished_name(found) != found for found in place.names())
 
 
 def test_a_remote_directory_is_a_directory_like_any_other() -> None:
@@ -85,7 +78,7 @@ def test_a_remote_directory_is_a_directory_like_any_other() -> None:
     ref = put(place, name(1), batch(3, (5, 0)))
     assert ref.path.startswith("memory://")
     assert [entry.name for entry in place.entries()] == place.names() == [str(name(1))]
-    assert [part.num_rows for _, part in segment.read_table(ref.path, 3, Ts(0), Ts(9))] == [1]
+    assert [part.num_rows for _, part, _ in segment.read_batches(ref.path, 3)] == [1]
     place.remove([str(name(1)), "gone already"])
     assert place.names() == []
 

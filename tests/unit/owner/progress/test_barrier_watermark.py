@@ -103,14 +103,8 @@ def test_status_never_goes_back() -> None:
         assert after.checkpoint_time == (60.0 if time == 60.0 and checkpoint >= 10 else 50.0)
 
 
-def test_what_must_be_kept() -> None:
-    status = ChangefeedStatus(checkpoint_ts=Ts(30))
-    feeds = [
-        ("s", info(FeedState.STOPPED), status),
-        ("s", info(FeedState.NORMAL), ChangefeedStatus(checkpoint_ts=Ts(40))),
-        ("s", info(FeedState.FINISHED), ChangefeedStatus(checkpoint_ts=Ts(1))),
-        ("s", info(FeedState.FAILED, error=error("PositionLost")), ChangefeedStatus(checkpoint_ts=Ts(2))),
-        ("t", info(FeedState.FAILED, error=error()), ChangefeedStatus(checkpoint_ts=Ts(7))),
-        ("u", info(), None),
-    ]
-    assert retention.needed_ts(feeds) == {"s": 30, "t": 7, "u": 0}
+def test_which_changefeeds_hold_their_log() -> None:
+    holding = info(), info(FeedState.STOPPED), info(FeedState.FAILED, error=error())
+    assert all(map(retention.holds_log, holding))
+    released = info(FeedState.FINISHED), info(FeedState.FAILED, error=error("PositionLost"))
+    assert not any(map(retention.holds_log, released))
