@@ -1,6 +1,6 @@
 """The kernels that copy the row events of an arena together, table by table; the same for every source.
 
-A line of ``rows`` tells of one event: offset, length, slot, commit Ts, ordinal, commit time (Unix microseconds).
+A line of ``rows`` tells of one event: see ``row_cells``.
 """
 
 from typing import Final
@@ -9,6 +9,7 @@ import numpy as np
 from numba import types
 
 from agent.kernels.jit import DATA, Bytes, Ints, kernel
+from agent.kernels.row_cells import COMMIT_TIME, COMMIT_TS, LENGTH, OFFSET, SEQ, SLOT
 
 _INTS: Final = types.int64[::1]
 _ROWS: Final = types.int64[:, ::1]
@@ -19,9 +20,9 @@ _OUT: Final = types.uint8[::1]
 def measure(rows: Ints, counts: Ints, sizes: Ints) -> None:
     """Events and bytes of each slot."""
     for i in range(len(rows)):
-        slot = rows[i, 2]
+        slot = rows[i, SLOT]
         counts[slot] += 1
-        sizes[slot] += rows[i, 1]
+        sizes[slot] += rows[i, LENGTH]
 
 
 @kernel(types.void(DATA, _ROWS, _INTS, _INTS, _INTS, _OUT, types.int64[:, ::1]))
@@ -35,7 +36,7 @@ def gather(
     """
     for i in range(len(rows)):
         # unsigned, so that LLVM sees a plain copy: an eighth of the time
-        source, length, slot = np.uint64(rows[i, 0]), np.uint64(rows[i, 1]), rows[i, 2]
+        source, length, slot = np.uint64(rows[i, OFFSET]), np.uint64(rows[i, LENGTH]), rows[i, SLOT]
         target = np.uint64(next_byte[slot])
         for k in range(length):
             out[target + k] = data[source + k]
@@ -43,4 +44,6 @@ def gather(
         row = next_row[slot]
         next_row[slot] = row + 1
         columns[0, row] = next_byte[slot] - slot_byte[slot]
-        columns[1, row], columns[2, row], columns[3, row] = rows[i, 3], rows[i, 4], rows[i, 5]
+        columns[1, row] = rows[i, COMMIT_TS]
+        columns[2, row] = rows[i, SEQ]
+        columns[3, row] = rows[i, COMMIT_TIME]

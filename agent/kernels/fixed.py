@@ -8,6 +8,7 @@ on, stores 0 for rows without a value, and returns the first bad row, or ``GOOD`
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 from numba import types
 
 from agent.kernels.decimal128 import WORDS
@@ -72,8 +73,8 @@ def word_loop(read: _Read) -> Kernel:
         rest = words[first:]
         for row in range(positions.size):
             at = positions[row]
-            rest[row, 0] = read(data, at) if at >= 0 else 0
-            rest[row, 1] = 0
+            rest[row, 0] = read(data, at) if at >= 0 else np.uint64(0)  # of one type: else both become floats
+            rest[row, 1] = np.uint64(0)
         return GOOD
 
     return kernel(types.int64(DATA, POSITIONS, WORDS, types.int64))(fill)

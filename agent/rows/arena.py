@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from agent.kernels import copy_by_table
 from agent.kernels.jit import Bytes, Ints
+from agent.kernels.row_cells import OFFSET, ROW_CELLS
 from agent.rows.batches import TableBatch
 from agent.rows.schema import LOG_BATCH, TableSchema
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord
 
-_ROW_CELLS = 6
 #: room for one row line per so many bytes: a busy stream of tiny rows cuts a little earlier
 _BYTES_PER_ROW = 64
 
@@ -33,7 +33,7 @@ class Arena:
 
     def __init__(self, bytes_limit: int) -> None:
         self.data: Bytes = np.empty(bytes_limit, np.uint8)
-        self.rows: Ints = np.empty((max(16, bytes_limit // _BYTES_PER_ROW), _ROW_CELLS), np.int64)
+        self.rows: Ints = np.empty((max(16, bytes_limit // _BYTES_PER_ROW), ROW_CELLS), np.int64)
         self.filled = 0
         #: a burst has filled it once
         self.is_swollen = False
@@ -48,7 +48,7 @@ class Arena:
 
     def release(self) -> None:
         """Give the memory back, whoever still knows the arena."""
-        self.data, self.rows, self.filled = np.empty(0, np.uint8), np.empty((0, _ROW_CELLS), np.int64), 0
+        self.data, self.rows, self.filled = np.empty(0, np.uint8), np.empty((0, ROW_CELLS), np.int64), 0
 
     def grow(self, bytes_min: int) -> None:
         """Make room for ``bytes_min`` bytes in all: for a message that is larger than an arena."""
@@ -59,7 +59,7 @@ class Arena:
     def reserve_rows(self, rows_min: int) -> None:
         """Room for so many lines, for the rare message that makes several."""
         if rows_min > len(self.rows):
-            rows = np.empty((2 * rows_min, _ROW_CELLS), np.int64)
+            rows = np.empty((2 * rows_min, ROW_CELLS), np.int64)
             rows[: len(self.rows)] = self.rows
             self.rows = rows
 
@@ -90,7 +90,7 @@ class Arena:
         moved = other.rows[from_row:rows]
         self.reserve_rows(len(moved))
         self.rows[: len(moved)] = moved
-        self.rows[: len(moved), 0] -= from_byte
+        self.rows[: len(moved), OFFSET] -= from_byte
 
 
 class ArenaPool:

@@ -13,6 +13,7 @@ import structlog
 
 from agent.errors import NEW_SNAPSHOT, SourceError
 from agent.kernels.jit import Ints
+from agent.kernels.row_cells import SEQ
 from agent.ports.source import StreamRestart
 from agent.rows.arena import Arena
 from agent.sources.mysql.binlog import split, txn
@@ -69,7 +70,7 @@ class Dropping:
             _log.info("reading a transaction again without what was rolled back", place=self._place(), ts=found.ts)
             raise StreamRestart
         done = int(state[txn.DONE_ROWS])
-        ordinals = arena.rows[done : int(state[txn.ROWS]), 4] >> split.SEQ_SHIFT
+        ordinals = arena.rows[done : int(state[txn.ROWS]), SEQ] >> split.SEQ_SHIFT
         state[txn.ROWS] = done + int(np.searchsorted(ordinals, first))
         self._leave_out()
 

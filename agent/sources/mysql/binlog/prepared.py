@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from agent.kernels.jit import Bytes, Ints
+from agent.kernels.row_cells import COMMIT_TIME, COMMIT_TS, LENGTH, OFFSET
 from agent.rows.arena import Arena
 from agent.sources.mysql.binlog import txn
 from reactor.ids import Ts
@@ -50,7 +51,7 @@ class KeptRows:
         """As the rows of the open transaction, whose last event ends at ``POS``. Behind the last row all bytes that
         have been read are free; what was not read yet moves on where that is too little."""
         first = int(state[txn.ROWS])
-        at = int(arena.rows[first - 1, 0] + arena.rows[first - 1, 1]) if first else 0
+        at = int(arena.rows[first - 1, OFFSET] + arena.rows[first - 1, LENGTH]) if first else 0
         if (missing := at + len(self.data) - int(state[txn.POS])) > 0:
             arena.insert(int(state[txn.POS]), missing)
             state[txn.POS] += missing
@@ -58,19 +59,19 @@ class KeptRows:
         until = first + len(self.lines)
         arena.reserve_rows(until)
         arena.rows[first:until] = self.lines
-        arena.rows[first:until, 0] += at
-        arena.rows[first:until, 3] = state[txn.COMMIT_TS]
-        arena.rows[first:until, 5] = state[txn.COMMIT_TIME]
+        arena.rows[first:until, OFFSET] += at
+        arena.rows[first:until, COMMIT_TS] = state[txn.COMMIT_TS]
+        arena.rows[first:until, COMMIT_TIME] = state[txn.COMMIT_TIME]
         state[txn.ROWS] = until
 
 
 def take_rows(arena: Arena, state: Ints) -> KeptRows | None:
     """A copy of the open transaction's rows; None where they are too many."""
     lines = arena.rows[int(state[txn.DONE_ROWS]) : int(state[txn.ROWS])].copy()
-    if lines.nbytes + lines[:, 1].sum() > KEPT_BYTES:
+    if lines.nbytes + lines[:, LENGTH].sum() > KEPT_BYTES:
         return None
     pieces = [arena.data[at : at + length] for at, length in lines[:, :2].tolist()]
-    lines[:, 0] = np.cumsum(lines[:, 1]) - lines[:, 1]
+    lines[:, OFFSET] = np.cumsum(lines[:, LENGTH]) - lines[:, LENGTH]
     return KeptRows(np.concatenate([np.empty(0, np.uint8), *pieces]), lines)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from agent.errors import SourceUnreachableError
 from agent.kernels.jit import Ints
+from agent.kernels.row_cells import COMMIT_TS, SEQ
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.sources.common.blocks import receive_all
@@ -194,7 +195,7 @@ class BinlogStream:
         self._arena = successor
         state[txn.ROWS] -= rows
         if not is_complete:
-            self._rare.dropping.on_part(last=int(arena.rows[rows - 1, 4]) >> split.SEQ_SHIFT)
+            self._rare.dropping.on_part(last=int(arena.rows[rows - 1, SEQ]) >> split.SEQ_SHIFT)
         self._rebase(end)
         # behind a definition, or where the lines ran out, whole events may wait in the bytes that moved on
         self._split()
@@ -221,7 +222,7 @@ class BinlogStream:
     def _describe_cut(self, rows: int, *, is_complete: bool) -> LogChunk:
         arena = self._arena
         ddl = self._rare.take_ddl(self.resolved_ts) if is_complete else ()
-        times = [Ts(int(arena.rows[row, 3])) for row in (0, rows - 1)] if rows else []
+        times = [Ts(int(arena.rows[row, COMMIT_TS])) for row in (0, rows - 1)] if rows else []
         times += [record.ts for record in ddl]
         return LogChunk(
             arena=arena,

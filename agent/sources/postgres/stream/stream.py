@@ -20,6 +20,7 @@ from agent.errors import (
     SourceError,
     SourceUnreachableError,
 )
+from agent.kernels.row_cells import COMMIT_TS
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.sources.common.blocks import receive_all
@@ -135,8 +136,8 @@ class ReplicationStream:
             arena=arena,
             rows=rows,
             schemas=self._declarations.schemas,
-            first_ts=Ts(int(arena.rows[0, 3])),
-            last_ts=Ts(int(arena.rows[rows - 1, 3])),
+            first_ts=Ts(int(arena.rows[0, COMMIT_TS])),
+            last_ts=Ts(int(arena.rows[rows - 1, COMMIT_TS])),
             resolved_ts=self.resolved_ts,
             resolved_time=self._resolved_time,
             is_complete=bool(is_complete),
