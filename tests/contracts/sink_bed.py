@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from agent.ports.capabilities import Capabilities
-from agent.ports.sink import FlushResult, FlushTask, ReadsBack, Sink
+from agent.ports.sink import FeedContext, FlushResult, FlushTask, ReadsBack, Sink
 from agent.rows.spans import keep_span
 from agent.sinks import capabilities_of, open_sink
 from reactor.ids import TableSpan, Ts
@@ -59,7 +59,7 @@ class Bed:
         self.open().load(TABLE, table_schema(), ARROW, staged)
 
     def task(self, from_ts: int, to_ts: int, *, span: TableSpan = SPAN, table: TableRecord = TABLE) -> FlushTask:
-        return FlushTask("feed", span, table, self.uri, self.mode, "", (), Ts(from_ts), Ts(to_ts))
+        return FlushTask(FeedContext("feed", self.uri, self.mode), span, table, (), Ts(from_ts), Ts(to_ts))
 
     def write(self, task: FlushTask, *parts: Sequence[Change], arrow: pa.Schema = ARROW) -> FlushResult:
         """What its executor does."""

@@ -62,7 +62,7 @@ def test_a_file_that_was_not_finished_is_none(storage: LogStorage) -> None:
     storage.write("a", Fill(b"before"))
     with pytest.raises(OSError, match="disk full"):
         storage.write("b", Fill(b"0123456789", fails=True))
-    assert [name for name in storage.names() if not log_storage.is_temporary(name)] == ["a"]
+    assert [name for name in storage.names() if log_storage.finished_name(name) == name] == ["a"]
     with pytest.raises(FileNotFoundError):
         storage.read("b")
 

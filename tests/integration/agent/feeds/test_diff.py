@@ -156,7 +156,7 @@ def test_a_changelog_is_folded_to_its_rows(tmp_path: Path) -> None:
     [order] = [FlushTask(FeedContext("feed", "", SinkMode.CHANGELOG), TableSpan(16384), RECORD, (), Ts(300), Ts(400))]
     sink.commit([order], [sink.write(order, iter([changes([truncate(ts=310), insert(9, "n", "n", ts=320)])]))])
     assert compare("public.t", lambda: rows((9, "n", "n")), read, key=KEY).equal
-    [order] = [FlushTask("feed", TableSpan(16384), RECORD, "", SinkMode.CHANGELOG, "", (), Ts(400), Ts(500))]
+    [order] = [FlushTask(FeedContext("feed", "", SinkMode.CHANGELOG), TableSpan(16384), RECORD, (), Ts(400), Ts(500))]
     sink.commit([order], [sink.write(order, iter([changes([truncate(ts=410)])]))])
     assert compare("public.t", lambda: rows(), read, key=KEY).differences == ()
 

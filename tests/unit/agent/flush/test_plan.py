@@ -68,10 +68,10 @@ def test_a_table_that_has_gone_is_not_written_any_more() -> None:
     """A held one may have changes in the log from before it was dropped; there are no columns that they would fit."""
     gone = TableChange(kind=SchemaChangeKind.DROP, table_id=1, before="{}")
     at = replace(limits(100), changes={1: (Ts(50), gone)})
-    plan = plan_flush([position(5)], TEN, at, order=UPSERT)
+    plan = plan_flush([position(5)], TEN, at, feed=UPSERT)
     assert goals(plan) == [(1, 100)]
     assert plan.tasks == ()
-    assert plan_flush([position(50)], TEN, at, order=UPSERT).tasks, "one of its name that came later"
+    assert plan_flush([position(50)], TEN, at, feed=UPSERT).tasks, "one of its name that came later"
 
 
 def test_a_task_covers_the_way_from_the_record() -> None:
