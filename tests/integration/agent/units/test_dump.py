@@ -49,6 +49,9 @@ class ParquetStage:
     def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
         return {}
 
+    def writer(self) -> "ParquetStage":
+        return self
+
     def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         rows = list(batches)
         if not rows:
