@@ -102,7 +102,7 @@ def _scheme(uri: str) -> str:
     try:
         return urlsplit(uri).scheme
     except ValueError:
-        raise SourceConfigError("the source URI is malformed; write postgresql://user:password@host:port/db") from None
+        raise SourceConfigError("the source URI is malformed; write scheme://user:password@host:port/db") from None
 
 
 def _plugin(scheme: str) -> SourcePlugin:

@@ -26,10 +26,10 @@ def create(
     source_uri: Annotated[
         str,
         typer.Option(
-            help="postgresql://user:password@host:port/database, mysql://…, mariadb://…; or ?password=env:NAME"
+            help="Such as postgresql://user:password@host:port/database, ?password=env:NAME; `weir sources` lists all."
         ),
     ],
-    sink_uri: Annotated[str, typer.Option(help="delta+file:///directory")],
+    sink_uri: Annotated[str, typer.Option(help="Such as delta+file:///directory; `weir sinks` lists all.")],
     mode: Annotated[
         Mode,
         typer.Option(
