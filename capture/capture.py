@@ -26,7 +26,7 @@ from capture.errors import ActorError
 from capture.member.capture_actor import CaptureActor, CaptureMemory, LeaveCluster
 from capture.member.cluster_service import ClusterService
 from capture.member.membership import Base, Membership
-from capture.member.services import DataPlane, build_works
+from capture.member.services import DataPlane, build_data_plane
 from capture.messaging.transport import TcpTransport, Transport
 from capture.security.secrets import looked_up
 from reactor.messages import Liveness
@@ -60,7 +60,7 @@ class Capture:
         transport: Transport | None = None,
     ) -> None:
         self.settings = settings
-        self.data_plane = data_plane or build_works(settings)
+        self.data_plane = data_plane or build_data_plane(settings)
         self._base = Base(settings, self.data_plane, transport or TcpTransport())
         self.cluster = ClusterService(self)
         self.changefeeds = Changefeeds(self.cluster)

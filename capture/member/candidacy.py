@@ -21,7 +21,7 @@ from capture.errors import (
     MailboxFullError,
     StillRunningError,
 )
-from capture.member.owner_actor import AskLater, Leave, OwnerActor, OwnerInput, Seat, Submitted, Waiting
+from capture.member.owner_actor import AskLater, CandidateContext, Leave, OwnerActor, OwnerInput, Submitted, Waiting
 from capture.member.processor_host import Peers
 from owner.jobs import Job
 from reactor import keys
@@ -63,7 +63,7 @@ class Candidacy:
     ) -> None:
         election = Election(client, session, prefix=keys.owner_prefix(cluster))
         self._session = session
-        self._seat = Seat(capture, cluster, client, session, election, peers, settings, ask)
+        self._candidate = CandidateContext(capture, cluster, client, session, election, peers, settings, ask)
         self._waiting: dict[str, Waiting] = {}
         self._actor: OwnerActor | None = None
         self._failure: Exception | None = None
@@ -142,7 +142,7 @@ class Candidacy:
         return _result(waiting)
 
     def _build(self) -> OwnerActor:
-        self._actor = OwnerActor(self._seat, self._waiting, fail=self._fail)
+        self._actor = OwnerActor(self._candidate, self._waiting, fail=self._fail)
         return self._actor
 
     def _fail(self, error: Exception) -> None:

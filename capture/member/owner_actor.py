@@ -69,7 +69,7 @@ OwnerInput = Message | Submitted | Leave
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class CandidateContext:
     """What outlives a crash: who campaigns for which cluster, in which session, and with whom it speaks."""
 
     capture: CaptureId
@@ -86,9 +86,11 @@ class OwnerActor:
     """One life. ``waiting``: everybody who waits for an answer now, by job. ``fail`` takes what ends the membership, as
     no other life could do better."""
 
-    def __init__(self, seat: Seat, waiting: Mapping[str, Waiting], *, fail: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, candidate: CandidateContext, waiting: Mapping[str, Waiting], *, fail: Callable[[Exception], None]
+    ) -> None:
         self.worker: EtcdWorker | None = None
-        self._seat = seat
+        self._candidate = candidate
         self._waiting = waiting
         self._fail = fail
         self._is_leaving = False
@@ -126,15 +128,15 @@ class OwnerActor:
                 with anyio.CancelScope() as self._scope:
                     await self._stand_and_serve()
                 await anyio.sleep(max(0.0, started + _CAMPAIGN_INTERVAL_S - anyio.current_time()))
-            await self._seat.election.withdraw()
+            await self._candidate.election.withdraw()
         except (SessionDoneError, EtcdError) as error:
             self._fail(error)
         self._context.stop()
 
     async def _stand_and_serve(self) -> None:
-        election = self._seat.election
+        election = self._candidate.election
         try:
-            await election.campaign(self._seat.capture)
+            await election.campaign(self._candidate.capture)
             await self._serve()
         except (NotOwnerError, OwnerNotFoundError) as error:
             _log.info("ownership lost", reason=str(error))
@@ -151,17 +153,17 @@ class OwnerActor:
             await election.resign()
 
     async def _serve(self) -> None:
-        seat, settings = self._seat, self._seat.settings
-        revision = seat.election.revision
-        _log.info("elected owner", capture=seat.capture, revision=revision)
+        candidate, settings = self._candidate, self._candidate.settings
+        revision = candidate.election.revision
+        _log.info("elected owner", capture=candidate.capture, revision=revision)
         self.worker = EtcdWorker(
-            seat.client,
-            Owner(seat.capture, revision, settings=_owner_settings(), seed=seat.capture),
-            state=ClusterState(seat.cluster, removal_grace_s=settings.capture_removal_grace_s),
-            session=seat.session,
+            candidate.client,
+            Owner(candidate.capture, revision, settings=_owner_settings(), seed=candidate.capture),
+            state=ClusterState(candidate.cluster, removal_grace_s=settings.capture_removal_grace_s),
+            session=candidate.session,
             perform=self._perform,
-            owner_key=seat.election.key,
-            fences=[seat.election.proof()],
+            owner_key=candidate.election.key,
+            fences=[candidate.election.proof()],
             interval_s=settings.tick_interval_s,
             idle_interval_s=settings.idle_interval_s,
         )
@@ -175,7 +177,7 @@ class OwnerActor:
                 self._answer(effect)
             case Ask():
                 if self.worker is not None:
-                    self._seat.ask(effect, self.worker.post)
+                    self._candidate.ask(effect, self.worker.post)
             case Resign():
                 self.resign()
             case Log(level, event, fields):
@@ -183,7 +185,7 @@ class OwnerActor:
 
     def _send(self, message: Message) -> None:
         try:
-            self._seat.peers.send_nowait(AGENT_TOPIC, message)
+            self._candidate.peers.send_nowait(AGENT_TOPIC, message)
         except MessagingError as error:
             _log.debug("an order was not sent; it is sent again", receiver=message.receiver, error=str(error))
         except Exception as error:  # what cannot be encoded is one changefeed's, and ends no ownership

@@ -238,7 +238,7 @@ class _RealComparison:
         ]
 
 
-def build_works(settings: ServerSettings) -> DataPlane:
+def build_data_plane(settings: ServerSettings) -> DataPlane:
     return LocalDataPlane(settings)
 
 

@@ -136,7 +136,7 @@ def test_drain_a_capture(bed: Bed) -> None:
 
 @pytest.mark.matrix
 def test_stop_the_owner(bed: Bed) -> None:
-    """It gives its seat and all else away before it ends."""
+    """It gives its ownership and all else away before it ends."""
     owner = bed.owner()
     with moving_on(bed):
         assert bed.terminate(owner, timeout_s=LEAVE_TIMEOUT_S) == 0

@@ -290,7 +290,7 @@ async def test_own_commits_are_known_before_the_watch_tells_and_as_it_would() ->
 
 
 async def test_a_resignation_leaves_nothing_of_its_tick_undone() -> None:
-    """The seat is left by cancelling the worker: what the tick wrote and answered has to be out by then."""
+    """The ownership ends by cancelling the worker: what the tick wrote and answered has to be out by then."""
     async with bench(
         Script(lambda *_: [Answer("job"), Resign(), commit(add_one())]), fault=Trouble(refused=2)
     ) as subject:

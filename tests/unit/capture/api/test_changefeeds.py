@@ -65,7 +65,7 @@ class NoSeat:
 
 
 class ALife:
-    """A membership without the owner's seat, over an etcd in memory."""
+    """A membership without a candidacy, over an etcd in memory."""
 
     def __init__(self, etcd: MemoryEtcd) -> None:
         self.client, self.state, self.candidacy = MemoryClient(etcd), ClusterState("c"), NoSeat()

@@ -35,7 +35,7 @@ class NoPeers:
 
 @asynccontextmanager
 async def member(etcd: MemoryEtcd, name: str) -> AsyncIterator[tuple[Candidacy, Session]]:
-    """A registered capture with a seat whose ``run`` is under way."""
+    """A registered capture with a candidacy whose ``run`` is under way."""
     client, capture = MemoryClient(etcd), CaptureId(name)
     async with open_session(client) as session, anyio.create_task_group() as tasks:
         info = CaptureInfo(id=capture, address="", peer_address="", version="0.1.0", cluster_id="c", started_at=0.0)
@@ -185,7 +185,7 @@ class Bug:
 
 
 def revision(candidacy: Candidacy) -> int:
-    return candidacy._seat.election.revision
+    return candidacy._candidate.election.revision
 
 
 async def test_an_owner_that_crashes_is_elected_again_under_another_revision(monkeypatch: pytest.MonkeyPatch) -> None:
