@@ -48,7 +48,7 @@ _OLDEST_WORDS = (
 )
 
 
-#: what older servers need to be told
+#: settings that older servers need
 _OLD_SETTINGS = {"log_slave_updates": "ON", "character_set_server": "utf8mb4"}
 
 

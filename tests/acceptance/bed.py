@@ -1,7 +1,7 @@
 """A test bed of processes: one etcd, one PostgreSQL, several captures, a load that writes while things are broken.
 
 Captures are real processes (``python -m capture server``) in a session of their own that die with this one. What
-happens to them is told here in words (``kill``, ``pause``, ``owner``, ``sync_worker``); what must hold afterwards is in
+happens to them is said here in words (``kill``, ``pause``, ``owner``, ``sync_worker``); what must hold afterwards is in
 the tests.
 """
 

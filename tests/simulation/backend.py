@@ -31,7 +31,7 @@ class _OrderedSet(dict[Any, None]):
 
 @contextmanager
 def known_loop(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Whoever asks which loop runs is told at once."""
+    """Whoever asks which loop runs has the answer at once."""
     of_loop = tasks._current_tasks.get  # type: ignore[attr-defined]
 
     def running() -> asyncio.AbstractEventLoop:

@@ -115,8 +115,8 @@ class Checks:
     def on_log(self, event: dict[str, Any]) -> None:
         """One line of the log: an error is a bug, here where everything that can go wrong is known."""
         if event.get("log_level") == _ERROR and INJECTED not in str(event.get("error")):
-            told = {name: value for name, value in event.items() if name not in ("log_level", "exc_info")}
-            self._world.violate(f"logged as an error: {told}")
+            fields = {name: value for name, value in event.items() if name not in ("log_level", "exc_info")}
+            self._world.violate(f"logged as an error: {fields}")
 
     def _on_info(self, id: ChangefeedId, event: Event) -> None:
         if event.value is None:

@@ -164,5 +164,5 @@ class WayClient(MemoryClient):
             raise
 
     def _land(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
-        with suppress(EtcdError):  # its lease is over: nobody is told
+        with suppress(EtcdError):  # its lease is over: nobody is notified
             self._etcd.txn(compares, operations)

@@ -131,8 +131,13 @@ class SimulatedParts:
             if rows:
                 await self._ask(lambda: self._commit(task, rows, writer))
         except WeirError as error:
-            told = {"error": str(error), "error_code": error.code, "retryable": error.retryable, "scope": error.scope}
-            return FlushResult(task.span, task.from_ts, task.to_ts, **told)  # type: ignore[arg-type]
+            reported = {
+                "error": str(error),
+                "error_code": error.code,
+                "retryable": error.retryable,
+                "scope": error.scope,
+            }
+            return FlushResult(task.span, task.from_ts, task.to_ts, **reported)  # type: ignore[arg-type]
         return FlushResult(task.span, task.from_ts, task.to_ts, committed=bool(rows), rows=len(rows))
 
     def _commit(self, task: FlushTask, rows: list[RowEvent], writer: str) -> None:

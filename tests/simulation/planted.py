@@ -55,7 +55,7 @@ def _replace(stack: ExitStack, owner: object, name: str, new: Any) -> None:
 
 
 def promote_early(stack: ExitStack) -> None:
-    """The secondary is told to write before the old writer has stopped."""
+    """The secondary is asked to write before the old writer has stopped."""
 
     def promote(self: ReplicationSet, _capture: CaptureId) -> list[replication.Order]:
         old, new = self.primary, self.secondary
@@ -118,7 +118,7 @@ def lose_a_patch_on_overflow(stack: ExitStack) -> None:
 
 
 def answer_before_it_is_done(stack: ExitStack) -> None:
-    """An operator is told so before the commit."""
+    """An operator gets the answer before the commit."""
 
     original = EtcdWorker._commit
 

@@ -119,7 +119,7 @@ def test_a_new_table_a_new_name_and_another_key(bed: Bed) -> None:
     catch_up(bed)
     check_thing(bed, "id, v", table="fresher")
     check_upsert(bed)
-    check_diff(bed, UPSERT)  # a changelog's rows of before are told apart by the key of before
+    check_diff(bed, UPSERT)  # a changelog's rows of before are distinguished by the key of before
 
 
 def publish(bed: Bed, table: str) -> str:

@@ -52,7 +52,7 @@ class Ground:
         return file
 
     def strike(self, *blows: Blow, cause: Callable[[], object] = lambda: None) -> None:
-        """Let one capture fall for each blow; who is left goes on, and then they are told to come back."""
+        """Let one capture fall for each blow; who is left goes on, and then they are asked to come back."""
         files = [self.set(point, action) for point, action in blows]
         with suppress(WeirError):  # whoever is asked may be the one that falls
             cause()

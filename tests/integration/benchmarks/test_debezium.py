@@ -1,4 +1,4 @@
-"""The peer of ``catchup-mysql``: Debezium reads a MySQL from where it was told to begin, and its rows are counted."""
+"""The peer of ``catchup-mysql``: Debezium reads a MySQL from where it is to begin, and its rows are counted."""
 
 import re
 from collections.abc import Iterator

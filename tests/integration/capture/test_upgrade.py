@@ -132,8 +132,8 @@ def test_the_configuration_that_nobody_has_changed_is_one_that_v0_1_0_reads() ->
 
 @pytest.mark.parametrize("name", TABLES)
 def test_segments_hold_the_rows_that_v0_1_0_read_in_them(name: str) -> None:
-    told = json.loads((FIXTURES / "segments.json").read_text())
-    mine = {path: batches for path, batches in told.items() if path.startswith(f"log/{name}/")}
+    expected = json.loads((FIXTURES / "segments.json").read_text())
+    mine = {path: batches for path, batches in expected.items() if path.startswith(f"log/{name}/")}
     assert sum(len(batch["rows"]) for batches in mine.values() for batch in batches) >= 6
     for path, batches in mine.items():
         now = [batch.model_dump(mode="json") for batch in inspect_segment(str(FIXTURES / path), limit=100)]

@@ -82,7 +82,7 @@ def bring_to(agent: Agent, state: SpanState, span: TableSpan = SPAN) -> None:
 
 
 def answers(done: list[effects.AgentEffect]) -> list[SpanState]:
-    """The states told to the owner by dispatch responses."""
+    """The states reported to the owner by dispatch responses."""
     bodies = [effect.message.body for effect in done if isinstance(effect, Send)]
     return [body.status.state for body in bodies if isinstance(body, DispatchResponse)]
 
@@ -93,6 +93,6 @@ def responses(done: list[effects.AgentEffect]) -> list[HeartbeatResponse]:
 
 
 def orders(done: list[effects.AgentEffect]) -> list[effects.AgentEffect]:
-    """What the executor is told to do."""
+    """What the executor is asked to do."""
     kinds = (effects.PrepareSpan, effects.RunSpan, effects.StopSpan, effects.StartUnit, effects.StopUnit)
     return [effect for effect in done if isinstance(effect, kinds)]

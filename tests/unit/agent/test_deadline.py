@@ -1,4 +1,4 @@
-"""Work that does not end: it is told to, waited for a little, and left behind."""
+"""Work that does not end: it is asked to, waited for a little, and abandoned."""
 
 import threading
 from collections.abc import Callable

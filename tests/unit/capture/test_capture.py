@@ -1,4 +1,4 @@
-"""A capture over an etcd and a network in memory, on virtual time: it leaves whenever it is told to."""
+"""A capture over an etcd and a network in memory, on virtual time: it leaves whenever it is asked to."""
 
 import asyncio
 from pathlib import Path

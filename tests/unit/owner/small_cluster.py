@@ -1,6 +1,6 @@
 """A whole cluster's decisions in memory: the real owner and real agents over one ``ClusterState``.
 
-Commits are applied at once, messages arrive in the next step, units and executors do what they are told and write the
+Commits are applied at once, messages arrive in the next step, units and executors do what they are asked and write the
 records that real ones would. No clock but a number.
 """
 
@@ -53,7 +53,7 @@ class Processor:
         self.epoch = epoch
         self.writing: set[TableSpan] = set()
         self.units: dict[str, effects.StartUnit] = {}
-        #: a flush is under way: what is told to stop does so at ``stop``
+        #: a flush is under way: what is asked to stop does so at ``stop``
         self.is_slow = False
         self.stopping: list[TableSpan] = []
         self._cluster = cluster

@@ -284,9 +284,9 @@ async def test_own_commits_are_known_before_the_watch_tells_and_as_it_would() ->
 
     async with bench(Script(decide), fault=Deaf()) as subject:
         await subject.worker.run()
-        told = await subject.client.get_prefix(PREFIX)
-        assert subject.worker.state.raw == {item.key: item for item in told.items}
-        assert subject.worker.state.revision == told.revision == 1 + len("123")
+        stored = await subject.client.get_prefix(PREFIX)
+        assert subject.worker.state.raw == {item.key: item for item in stored.items}
+        assert subject.worker.state.revision == stored.revision == 1 + len("123")
 
 
 async def test_a_resignation_leaves_nothing_of_its_tick_undone() -> None:
@@ -472,7 +472,7 @@ async def test_the_owner_s_worker_does_not_start_without_its_key() -> None:
 
 
 async def test_a_fenced_worker_cannot_write() -> None:
-    """Its watch has not told it yet that it is over."""
+    """Its watch has not shown yet that it is over."""
     fence = Compare(PREFIX + "__meta__/owner/1", Target.CREATE_REVISION, 7)
     async with bench(Script(count_to(1)), fences=[fence]) as subject:
         await run_for(subject, 5)

@@ -44,9 +44,9 @@ def empty_schema() -> TableSchema:
 async def test_every_table_is_loaded_once(tmp_path: Path) -> None:
     uri = dumped(tmp_path, [(RECORD, TABLE), (OTHER, empty_schema())])
     sink = open_sink(f"delta+file://{tmp_path}/lake", changefeed="feed", mode=SinkMode.UPSERT)
-    told: list[tuple[int, int]] = []
-    await LoadUnit(uri, sink, on_progress=lambda done, total: told.append((done, total))).run()
-    assert told == [(3, 3), (3, 3)]
+    reported: list[tuple[int, int]] = []
+    await LoadUnit(uri, sink, on_progress=lambda done, total: reported.append((done, total))).run()
+    assert reported == [(3, 3), (3, 3)]
     await LoadUnit(uri, sink).run()
     assert sink.committed_ts(RECORD, SPAN) == 100
     assert DeltaTable(tmp_path / "lake" / "public" / "t").to_pyarrow_table().num_rows == 3

@@ -126,10 +126,10 @@ def test_any_order_of_orders_in_any_state(state: SpanState, sequence: tuple[str,
     for name in sequence:
         done = tell(agent, bodies[name])
         while is_executor_quick and orders(done):
-            told = answers(done)
+            reported = answers(done)
             done = [effect for order in orders(done) for effect in agent.handle_event(_quick(order), 0.0)]
             stopped += answers(done).count(SpanState.STOPPED)
-            assert SpanState.STOPPED not in told
+            assert SpanState.STOPPED not in reported
         if name == "heartbeat":
             assert len(responses(done)) == 1
     if not is_executor_quick:
@@ -243,7 +243,7 @@ def test_unit_runs_progresses_and_finishes() -> None:
     agent = new_agent()
     assert orders(tell(agent, StartWorker("main", Unit.DUMP, 4))) == [effects.StartUnit("main", Unit.DUMP, 4)]
     assert orders(tell(agent, StartWorker("main", Unit.DUMP, 4))) == [], "the same order again changes nothing"
-    assert len(responses(agent.tick(0.0))) == 1, "a new stage is told unasked"
+    assert len(responses(agent.tick(0.0))) == 1, "a new stage is reported unasked"
     agent.handle_event(effects.UnitProgress("main", 4, 10, 100), 0.0)
     assert agent.tick(0.0) == [], "rows alone are not"
     assert _worker(agent) == WorkerStatus("main", Unit.DUMP, 4, WorkerStage.RUNNING, 10, 100)

@@ -170,8 +170,8 @@ async def test_a_span_is_prepared_run_flushed_and_its_checkpoint_told() -> None:
         await r.add_span()
         await r.until(lambda: r.checkpoint() == 20)
         assert r.runtime.flushes == [(10, 20)]
-        told = [b for b in r.sent if isinstance(b, HeartbeatResponse) and b.statuses]
-        assert told[-1].statuses[-1].checkpoint.checkpoint_ts == 20
+        reported = [b for b in r.sent if isinstance(b, HeartbeatResponse) and b.statuses]
+        assert reported[-1].statuses[-1].checkpoint.checkpoint_ts == 20
 
 
 async def test_what_arrives_during_a_flush_is_one_next_flush() -> None:

@@ -1,4 +1,4 @@
-"""Which processors run: started, told what moved, stopped before the next epoch, and not restarted after a failure."""
+"""Which processors run: started, informed of moves, stopped before the next epoch, and not started after a failure."""
 
 from agent.control.processors import (
     Observe,

@@ -1,4 +1,4 @@
-"""What a capture sees in etcd at one moment bounds its flushes, whatever the owner has told it so far."""
+"""What a capture sees in etcd at one moment bounds its flushes, whatever the owner has sent it so far."""
 
 from agent.control.runtime import FlushLimits, changed_tables, held_tables
 from reactor.ids import Ts

@@ -165,5 +165,5 @@ def test_all_spans_at_once_get_what_each_would_get_by_itself(
 def _told(changes: Changes) -> list[object]:
     assert changes.before is not None
     unchanged = changes.unchanged.get("v", np.zeros(len(changes), np.bool_))
-    told = [changes.op.tolist(), changes.seq.tolist(), changes.before_kind.tolist(), unchanged.tolist()]
-    return [*told, changes.after.to_pylist(), changes.before.to_pylist()]
+    columns = [changes.op.tolist(), changes.seq.tolist(), changes.before_kind.tolist(), unchanged.tolist()]
+    return [*columns, changes.after.to_pylist(), changes.before.to_pylist()]

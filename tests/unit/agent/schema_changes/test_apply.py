@@ -29,7 +29,7 @@ BEFORE = table()
 
 
 class Altered:
-    """A sink that takes down what it is told."""
+    """A sink that takes down what it is asked."""
 
     def __init__(self) -> None:
         self.changes: list[SchemaChange] = []

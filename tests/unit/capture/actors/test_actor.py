@@ -16,7 +16,7 @@ pytestmark = pytest.mark.looptime
 
 @dataclass
 class Recorder:
-    """Keeps what it is told; does what the message says."""
+    """Keeps what it is sent; does what the message says."""
 
     seen: list[object] = field(default_factory=list)
     gate: anyio.Event = field(default_factory=anyio.Event)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.looptime
 
 
 class Worker:
-    """Crashes when told to; its answers tell one life from the next."""
+    """Crashes when asked to; its answers tell one life from the next."""
 
     def __init__(self, seen: list[object]) -> None:
         self.seen = seen
@@ -114,11 +114,11 @@ async def test_an_escalation_restarts_the_whole_family_with_its_mailboxes() -> N
         crashing.tell_nowait("crash")
         crashing.tell_nowait("unread")
         await anyio.sleep(0.01)
-        calm.tell_nowait("told while nobody runs")
+        calm.tell_nowait("sent while nobody runs")
         assert await calm.ask(2, timeout_s=10) != first
         assert (crashing.statistics().starts, calm.statistics().starts) == (2, 2)
         assert parent.statistics().restarts == 1
-    assert sorted(map(str, seen)) == ["1", "2", "told while nobody runs", "unread"]
+    assert sorted(map(str, seen)) == ["1", "2", "sent while nobody runs", "unread"]
 
 
 async def test_a_factory_that_fails_counts_as_a_crash() -> None:

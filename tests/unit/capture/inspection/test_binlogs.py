@@ -31,7 +31,7 @@ def written(path: Path, file: BinlogFile) -> str:
     return str(path)
 
 
-def told(directory: Path, file: BinlogFile) -> list[EventView]:
+def inspected(directory: Path, file: BinlogFile) -> list[EventView]:
     return list(inspect_events(BINLOG, written(directory / "b", file), limit=9))
 
 
@@ -54,7 +54,7 @@ def test_nothing_that_is_to_be_copied_is_cut_off(tmp_path: Path, capsys: pytest.
 
 
 def test_values_of_before_5_6_and_numbers_of_nameless_members(tmp_path: Path) -> None:
-    events = told(tmp_path, binlog_files.old())
+    events = inspected(tmp_path, binlog_files.old())
     changes = [row for one in events for row in one.rows]
     assert [row.operation for row in changes] == ["insert", "update", "delete"]
     assert [changes[0].after, changes[1].before, changes[1].after, changes[2].before] == [OLD_VALUES] * 4
@@ -68,17 +68,17 @@ def test_values_of_before_5_6_and_numbers_of_nameless_members(tmp_path: Path) ->
 
 
 def test_what_later_servers_say(tmp_path: Path) -> None:
-    assert words(told(tmp_path, binlog_files.of_56()))["rows query"] == "INSERT ..."
-    of_57 = words(told(tmp_path, binlog_files.of_57()))
+    assert words(inspected(tmp_path, binlog_files.of_56()))["rows query"] == "INSERT ..."
+    of_57 = words(inspected(tmp_path, binlog_files.of_57()))
     assert of_57["previous gtids"] == f"{binlog_files.SOURCE}:1-5"
     assert (of_57["xa prepare"], of_57["view change"]) == ("X'61',X'',1", "view 15:2")
-    of_8 = told(tmp_path, binlog_files.of_8())
+    of_8 = inspected(tmp_path, binlog_files.of_8())
     assert [row.after for one in of_8 for row in one.rows][:2] == [{"i": "1"}, {"i": "2"}]
     assert [row.after for one in of_8 for row in one.rows][2] == {
         "@1": '[{"op": "replace", "path": "$.age", "value": 26}]'
     }
     assert words(of_8)["tagged gtid"] == f"{binlog_files.SOURCE}:mine:7"
-    maria = words(told(tmp_path, binlog_files.of_mariadb()))
+    maria = words(inspected(tmp_path, binlog_files.of_mariadb()))
     assert (maria["gtid list"], maria["checkpoint"]) == ("0-1-8", "binlog.000001")
     assert maria["mariadb gtid"] == "0-1-10 XA PREPARE X'71',X'',1"
     assert maria["query compressed"] == "USE a; CREATE TABLE u (i int)"
@@ -89,7 +89,7 @@ def test_text_of_no_known_character_set_and_inserts_with_gaps_are_shown(tmp_path
     gap = (5).to_bytes(6, "little") + b"\1\0\2\0" + b"\x02\x02" + number(9)
     file = BinlogFile("5.6.51").add(wire.TABLE_MAP, two)
     file.add(wire.WRITE_V2, rows(b"\0\x02\xe4\xf6" + number(8)[1:], columns=2)).add(wire.WRITE_V2, gap)
-    found = [row.after for one in told(tmp_path, file) for row in one.rows]
+    found = [row.after for one in inspected(tmp_path, file) for row in one.rows]
     assert found == [{"@1": "0xe4f6", "@2": "8"}, {"@2": "9"}]
 
 
@@ -99,7 +99,7 @@ def test_a_relay_log_changes_its_form_in_the_midst(tmp_path: Path) -> None:
         BinlogFile("10.11.6-MariaDB").add(wire.TABLE_MAP, table_map()).add(wire.WRITE_V1, rows(number(3), version=1))
     )
     file.data += other.data[len(binlog_files.MAGIC) :]
-    events = told(tmp_path, file)
+    events = inspected(tmp_path, file)
     assert [one.what for one in events if one.event == "format description"] == [
         "5.7.44-log (relay log)",
         "10.11.6-MariaDB",
@@ -112,7 +112,7 @@ def test_a_file_that_is_cut_off_shows_what_comes_before(
     tmp_path: Path, age: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = binlog_files.samples()[age].data
-    whole = [one.position for one in told(tmp_path, binlog_files.samples()[age])]
+    whole = [one.position for one in inspected(tmp_path, binlog_files.samples()[age])]
     for cut in sorted({*range(whole[1], len(data), 11), *whole[2:]}):
         (tmp_path / "b").write_bytes(data[:cut])
         expected = [at for at in whole if at < cut and (end_of(whole, at, len(data)) <= cut)]
@@ -135,7 +135,7 @@ def end_of(positions: list[int], at: int, size: int) -> int:
 
 def test_a_damaged_file_shows_what_comes_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytearray(binlog_files.of_57().data)
-    events = told(tmp_path, binlog_files.of_57())
+    events = inspected(tmp_path, binlog_files.of_57())
     at = events[6].position
     data[at + 25] ^= 1
     (tmp_path / "b").write_bytes(data)
@@ -167,7 +167,7 @@ def test_an_event_that_cannot_be_read_does_not_hide_the_next(
 ) -> None:
     file = BinlogFile().add(wire.TABLE_MAP, table_map()).add(wire.WRITE_V2, rows(number(1), columns=2))
     file.add(wire.XID, b"short").add(wire.WRITE_V2, rows(number(2))).add(wire.TRANSACTION_PAYLOAD, b"\0nonsense")
-    events = told(tmp_path, file)
+    events = inspected(tmp_path, file)
     assert [one.event for one in events if one.problem] == ["write v2", "xid", "damage"]
     assert [row.after for one in events for row in one.rows] == [{"@1": "2"}]
     assert main(["log", "inspect", str(tmp_path / "b"), "--json"]) == 1

@@ -169,7 +169,7 @@ async def test_an_order_that_cannot_be_encoded_ends_no_ownership(monkeypatch: py
 
 
 class Bug:
-    """The owner's reactor raises what nobody foresaw, as often as it is told to."""
+    """The owner's reactor raises what nobody foresaw, as often as it is asked to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = 0

@@ -141,7 +141,7 @@ async def test_a_changefeed_whose_parts_cannot_be_built_hurts_nobody_else() -> N
 
 
 class Crashing(Surroundings):
-    """An answer that cannot be given is a bug: as often as it is told to, for one changefeed."""
+    """An answer that cannot be given is a bug: as often as it is asked to, for one changefeed."""
 
     def __init__(self) -> None:
         super().__init__()

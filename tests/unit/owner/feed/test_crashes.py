@@ -40,7 +40,7 @@ def two_running() -> SmallCluster:
 
 
 class Bug:
-    """Raised by a method of one changefeed's part, before or after it has done its work, as often as it is told to."""
+    """Raised by a method of one changefeed's part, before or after it has done its work, as often as it is asked to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "tick", *, when: str = "before") -> None:
         self.times = 0

@@ -99,16 +99,16 @@ def test_how_long_a_dump_will_take() -> None:
     """What an earlier worker has done says nothing of this one's speed."""
     known = manager()
     tick(known, None, place(A), 0.0)
-    told = partial(WorkerStatus, MAIN, Unit.DUMP, 1, WorkerStage.RUNNING, rows_total=1000)
-    known.handle_report(A, told(rows_done=400, bytes_done=4000), 10.0)
+    report = partial(WorkerStatus, MAIN, Unit.DUMP, 1, WorkerStage.RUNNING, rows_total=1000)
+    known.handle_report(A, report(rows_done=400, bytes_done=4000), 10.0)
     assert known.workers[MAIN].seconds_left is None
-    known.handle_report(A, told(rows_done=600, bytes_done=6000), 20.0)
+    known.handle_report(A, report(rows_done=600, bytes_done=6000), 20.0)
     worker = known.workers[MAIN]
     assert (worker.rows_done, worker.bytes_done, worker.seconds_left) == (600, 6000, 20.0)
     later = WorkerManager(Mode.ALL, WorkerSettings())
-    later.handle_report(A, told(rows_done=600), 30.0)
+    later.handle_report(A, report(rows_done=600), 30.0)
     assert tick(later, record(Unit.DUMP), place(A), 30.0) == []
-    later.handle_report(A, told(rows_done=800), 32.0)
+    later.handle_report(A, report(rows_done=800), 32.0)
     assert later.workers[MAIN].seconds_left == 2.0
 
 

@@ -105,9 +105,9 @@ def test_a_heartbeat_in_parts_is_answered_once_for_all_of_it() -> None:
         if isinstance(effect, Send)
     ]
     assert all(isinstance(body, HeartbeatResponse) for body in done)
-    told = [known for body in done if isinstance(body, HeartbeatResponse) for known in body.statuses]
-    assert [known.span for known in told] == asked
-    assert {known.state for known in told} == {SpanState.ABSENT}
+    statuses = [known for body in done if isinstance(body, HeartbeatResponse) for known in body.statuses]
+    assert [known.span for known in statuses] == asked
+    assert {known.state for known in statuses} == {SpanState.ABSENT}
 
 
 def test_an_answer_with_a_gap_is_no_answer() -> None:

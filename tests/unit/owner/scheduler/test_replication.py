@@ -26,7 +26,7 @@ def written_by(capture: CaptureId, ts: int = 5) -> ReplicationSet:
 
 
 def moving() -> ReplicationSet:
-    """From A to B, and B is prepared: A has been told to stop."""
+    """From A to B, and B is prepared: A has been asked to stop."""
     known = written_by(A)
     assert known.handle_move(B) == add(B, 5, is_secondary=True)
     assert known.handle_status(B, status(SpanState.PREPARED)) == remove(A)

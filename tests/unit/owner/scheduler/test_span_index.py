@@ -74,15 +74,15 @@ class _History:
         if known is None:
             return
         capture, random = self._random.choice(CAPTURES), self._random
-        told = status(self._state(), random.randrange(20), span=span, time=random.random())
-        if not self.span_index.note(capture, [told]):
+        report = status(self._state(), random.randrange(20), span=span, time=random.random())
+        if not self.span_index.note(capture, [report]):
             return
         acts: list[partial[Orders]] = [
             partial(known.handle_add, capture),
             partial(known.handle_move, capture),
             partial(known.handle_capture_gone, capture),
             partial(known.handle_remove),
-            *[partial(known.handle_status, capture, told)] * 4,
+            *[partial(known.handle_status, capture, report)] * 4,
         ]
         self.span_index.change(known, partial(_attempt, random.choice(acts)))
 
@@ -114,11 +114,11 @@ def test_what_is_noted_is_what_the_machine_would_make_of_it(
     short, long = ReplicationSet(SPANS[0], Ts(3)), ReplicationSet(SPANS[0], Ts(3))
     for known in (short, long):
         known.state, known.captures = state, {A: role}
-    told = status(said, ts, time=4.0)
-    if index_of({SPANS[0]: short}, [SPANS[0]]).note(A, [told]):
+    report = status(said, ts, time=4.0)
+    if index_of({SPANS[0]: short}, [SPANS[0]]).note(A, [report]):
         assert (short.state, short.checkpoint.checkpoint_ts) == (state, 3), "nothing is done then"
         return
-    assert long.handle_status(A, told) == []
+    assert long.handle_status(A, report) == []
     for name in ReplicationSet.__slots__:
         assert getattr(short, name) == getattr(long, name)
 
@@ -126,8 +126,8 @@ def test_what_is_noted_is_what_the_machine_would_make_of_it(
 def test_two_writers_are_not_passed_over() -> None:
     known = ReplicationSet(SPANS[0], Ts(3))
     known.state, known.captures = SetState.REPLICATING, {A: Role.PRIMARY, B: Role.PRIMARY}
-    told = status(SpanState.REPLICATING, 9, time=1.0)
-    assert index_of({SPANS[0]: known}, [SPANS[0]]).note(A, [told]) == [told]
+    report = status(SpanState.REPLICATING, 9, time=1.0)
+    assert index_of({SPANS[0]: known}, [SPANS[0]]).note(A, [report]) == [report]
 
 
 def test_the_least_of_positions_over_random_moves() -> None:

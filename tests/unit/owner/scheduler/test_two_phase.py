@@ -29,7 +29,7 @@ _ERROR = RunningError(code="Sink", message="it broke")
 
 
 class _Processor:
-    """An agent and its executor: what it is told to do is done some time later, in order."""
+    """An agent and its executor: what it is asked to do is done some time later, in order."""
 
     def __init__(self, capture: CaptureId, run: int, network: "_Network") -> None:
         self.agent = Agent(capture, FEED, gate=Gate(f"run-{run}", 1, version="0.1.0"))

@@ -195,7 +195,7 @@ def pause_and_resume(cluster: SmallCluster) -> None:
 
 
 def lose_the_answer(cluster: SmallCluster) -> None:
-    """The sink has done it, and nobody is told; it is asked again."""
+    """The sink has done it, and nobody hears of it; it is asked again."""
     cluster.jobs = [job for job in cluster.jobs if not isinstance(job, Answered)]
 
 

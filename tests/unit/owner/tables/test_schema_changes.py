@@ -38,8 +38,8 @@ def record(ts: int, *changes: TableChange) -> DdlRecord:
 
 def applied(ts: int, error: str = "", *, retryable: bool = True) -> Answered[None]:
     """About the tables that the sink was asked for last."""
-    told = RunningError(code="SinkConflict", message=error, retryable=retryable) if error else None
-    return Answered(FEED, ApplySchema(DdlRecord(ts=Ts(ts))), error=told)
+    failure = RunningError(code="SinkConflict", message=error, retryable=retryable) if error else None
+    return Answered(FEED, ApplySchema(DdlRecord(ts=Ts(ts))), error=failure)
 
 
 def asked(cluster: SmallCluster) -> list[int]:

@@ -55,7 +55,7 @@ _DAY_US = 86_400_000_000
 
 
 class Story:
-    """One table. ``rows``: what its source holds, by key; ``told``: what its changelog says."""
+    """One table. ``rows``: what its source holds, by key; ``changelog``: what its changelog says."""
 
     def __init__(self, directory: Path, mode: SinkMode, *, vectors: bool = False, seed: int = 7) -> None:
         options = f"?deletion_vectors={str(vectors).lower()}" if mode is SinkMode.UPSERT else ""
@@ -64,7 +64,7 @@ class Story:
         self.sink, self.mode, self.columns = sink, mode, COLUMNS
         self.spans: tuple[TableSpan, ...] = (TableSpan(TABLE.table_id),)
         self.rows: dict[int, Row] = {}
-        self.told: list[Row] = []
+        self.changelog: list[Row] = []
         self.ts, self._cuts, self._chance = 100, 0, Random(seed)
 
     @property
@@ -74,7 +74,7 @@ class Story:
     def load(self, count: int) -> None:
         """The snapshot."""
         self.rows = {key: self._row(key) for key in range(count)}
-        self.told = [(*row, "insert", 100, None, 0, None) for row in self.rows.values()]
+        self.changelog = [(*row, "insert", 100, None, 0, None) for row in self.rows.values()]
         schema = table_schema(self.columns)
         batch = changes([insert(*row) for row in self.rows.values()], arrow=self.columns).after
         self.sink.load(TABLE, schema, self.columns, self.sink.stage(schema, "0", iter([batch]), Ts(100)))
@@ -83,7 +83,9 @@ class Story:
         """Up to the next Ts, span by span."""
         made = changes([replace(part, commit_ts=self.ts + 10) for part in parts], arrow=self.columns, commit_time=1.5)
         for seq, part in enumerate(parts):
-            self.told += [(*image, kind, self.ts + 10, 1_500_000, seq, left) for image, kind, left in self._told(part)]
+            self.changelog += [
+                (*image, kind, self.ts + 10, 1_500_000, seq, left) for image, kind, left in self._records_of(part)
+            ]
         self.ts += 10
         for span in self.spans:
             recorded = self.sink.committed_ts(TABLE, span)
@@ -92,7 +94,7 @@ class Story:
             [result] = self.sink.commit([task], [self.sink.write(task, iter([keep_span(made, span, key=("id",))]))])
             assert not result.error, result.error
 
-    def _told(self, part: Change) -> Iterator[tuple[Row, str, Row | None]]:
+    def _records_of(self, part: Change) -> Iterator[tuple[Row, str, Row | None]]:
         """The rows of a changelog for one change: image, kind, columns that it left out."""
         nothing = (None,) * len(self.columns)
         if part.op in (DELETE, TRUNCATE):
@@ -173,7 +175,7 @@ class Story:
             )
 
         self.rows = {key: moved(row) for key, row in self.rows.items()}
-        self.told = [(*moved(row[:-5]), *row[-5:]) for row in self.told]
+        self.changelog = [(*moved(row[:-5]), *row[-5:]) for row in self.changelog]
         self.columns = columns
 
     def _row(self, key: int) -> Row:

@@ -23,7 +23,7 @@ OTHER = KEYED.with_(table_id=16385, name="u")
 
 
 def moves(arrow: pa.Schema, **origins: str | None) -> tuple[ColumnMove, ...]:
-    """Columns that come from one of their own name, unless told otherwise."""
+    """Columns that come from one of their own name, unless another is given."""
     return tuple(ColumnMove(item.name, item.type, origins.get(item.name, item.name)) for item in arrow)
 
 

@@ -1,4 +1,4 @@
-"""Small files put together beside flushes: every row and record stays, and readers of changes are told of none."""
+"""Small files put together beside flushes: every row and record stays, and readers of changes see none."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -46,9 +46,9 @@ def test_the_rows_stay_in_their_order_and_no_change_is_told(sink: DeltaSink) -> 
     assert files(sink) == 1
     assert [row[0] for row in rows(sink, "id")] == list(range(FILES))
     assert sink.committed_ts(KEYED, SPAN) == 100 + FILES
-    told = [action for line in last_commit(sink) for kind, action in line.items() if kind in ("add", "remove")]
-    assert len(told) == FILES + 1
-    assert not any(action["dataChange"] for action in told)
+    actions = [action for line in last_commit(sink) for kind, action in line.items() if kind in ("add", "remove")]
+    assert len(actions) == FILES + 1
+    assert not any(action["dataChange"] for action in actions)
     assert flush(sink, task(sink, 106, 107), changes([insert(9, "a", "x")])).committed
     assert len(rows(sink)) == FILES + 1
 

@@ -1,4 +1,4 @@
-"""What is synced, and in which order, before a flush is told to be written. A lost power itself is not tried here."""
+"""What is synced, and in which order, before a flush is reported as written. A lost power itself is not tried here."""
 
 import os
 from pathlib import Path

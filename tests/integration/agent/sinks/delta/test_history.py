@@ -110,7 +110,7 @@ def refusal(sink: DeltaSink) -> SinkError | None:
 
 
 def shown(error: BaseException | None) -> int:
-    """The version that an operator is told to restore."""
+    """The version that the error names to restore."""
     found = re.search(r"restore the table to version (\d+) ", str(error))
     assert found is not None
     return int(found[1])

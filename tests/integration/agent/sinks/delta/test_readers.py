@@ -111,7 +111,7 @@ def _copied(story: Story, name: str, place: Path) -> Chapter:
                 path.unlink()
     is_changelog = story.mode is SinkMode.CHANGELOG
     clocks = [at for at, item in enumerate(story.columns) if pa.types.is_time(item.type)]
-    rows = [_with_texts(row, clocks) for row in (story.told if is_changelog else story.rows.values())]
+    rows = [_with_texts(row, clocks) for row in (story.changelog if is_changelog else story.rows.values())]
     return Chapter(name, str(place), schema.delta_schema(story.columns, is_changelog=is_changelog), rows)
 
 

@@ -151,7 +151,7 @@ def test_a_span_that_is_further_is_told_and_nothing_changes(tmp_path: Path, mode
 
 @both_modes
 def test_cut_and_late_writer_at_once(tmp_path: Path, mode: SinkMode) -> None:
-    """Either the writer was first, and the cut is told so, or the cut was, and the writer is refused."""
+    """Either the writer was first, and the repartition learns it, or the cut was, and the writer is refused."""
     outcomes = set()
     for attempt in range(12):
         rig = Rig.at(tmp_path / str(attempt), mode, inserts(40, ts=110))

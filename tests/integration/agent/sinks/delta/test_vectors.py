@@ -324,11 +324,11 @@ def test_the_option_is_checked(uri: str, message: str) -> None:
 @given(st.sets(st.one_of(st.integers(0, 200_000), st.integers(0, 70_000), st.integers(0, 1 << 31)), max_size=300))
 def test_a_vector_is_read_as_it_was_written(found: set[int]) -> None:
     positions = np.array(sorted(found), np.int64)
-    told = deletion_vectors.encode(positions)
-    back = deletion_vectors.decode(told)
+    descriptor = deletion_vectors.encode(positions)
+    back = deletion_vectors.decode(descriptor)
     assert back is not None
     assert back.tolist() == positions.tolist()
-    assert told["cardinality"] == len(found)
+    assert descriptor["cardinality"] == len(found)
 
 
 @pytest.mark.parametrize("count", [4_096, 4_097, 65_536, 70_000])

@@ -45,7 +45,7 @@ def server(flavour: type[EmbeddedMariaDB], tmp_path_factory: pytest.TempPathFact
     """One of our own, whose settings may be changed."""
     settings = {"binlog_ignore_db": "unlogged"}
     if flavour is not EmbeddedMariaDB:
-        settings["log_replica_updates"] = "OFF"  # ON unless told otherwise, as MariaDB's is not
+        settings["log_replica_updates"] = "OFF"  # ON unless set otherwise, as MariaDB's is not
     with flavour(tmp_path_factory.mktemp("server"), unsafe_no_fsync=True, settings=settings) as part:
         part.create_database("shop")
         for name, definition in (_TABLES | (_MARIADB_TABLES if is_mariadb(part) else {})).items():

@@ -125,6 +125,6 @@ def test_its_files_are_read_whole(old: EmbeddedMysql) -> None:
         statements.append("SET binlog_row_value_options = PARTIAL_JSON")
         statements.append("UPDATE t SET j = JSON_SET('{}', '$.a', 7) WHERE i = 72")
     run(old, DATABASE, *statements, "DELETE FROM t")
-    told = list(inspect_events(BINLOG, str(old.data_directory / file), limit=100, count=None))
-    assert [one.problem for one in told if one.problem] == []
-    assert len([row for one in told for row in one.rows]) == len([text for text in statements if " t" in text]) + 2
+    events = list(inspect_events(BINLOG, str(old.data_directory / file), limit=100, count=None))
+    assert [one.problem for one in events if one.problem] == []
+    assert len([row for one in events for row in one.rows]) == len([text for text in statements if " t" in text]) + 2

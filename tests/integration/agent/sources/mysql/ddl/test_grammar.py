@@ -105,8 +105,8 @@ class Driven(Followed):
 
     def _last_of(self, name: str, mark: int) -> str:
         """The statements that may have made the table what it is."""
-        told = [text for at, text in self.statements.items() if at <= mark]
-        return " ;; ".join([text for text in told if name in text.lower()][-8:])
+        earlier = [text for at, text in self.statements.items() if at <= mark]
+        return " ;; ".join([text for text in earlier if name in text.lower()][-8:])
 
 
 def mentions_of(asked: Connection, database: str, table: str) -> tuple[list[str], list[str]]:

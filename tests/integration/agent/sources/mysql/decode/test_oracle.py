@@ -262,7 +262,7 @@ def _oracle_rows(server: EmbeddedMariaDB, start: tuple[str, int], table: str) ->
     reader = BinLogStreamReader(
         connection_settings={"host": "127.0.0.1", "port": server.port, "user": "weir", "password": server.password},
         server_id=4711,
-        # told that it is one, it goes by GTID and reads the whole history, where others have left what it cannot read
+        # set up as one, it goes by GTID and reads the whole history, where others have left what it cannot read
         is_mariadb=False,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
         only_tables=[table],

@@ -74,10 +74,10 @@ def test_a_compressed_transaction_of_mysql_is_told(mysql: EmbeddedMysql) -> None
     with contextlib.closing(mysql.connect("packed")) as session, session.cursor() as cursor:
         cursor.execute("SET binlog_transaction_compression = ON")
         cursor.execute("INSERT INTO person SELECT seq, repeat('x', 190) FROM seq_1_to_100")
-    told = list(inspect_events(BINLOG, str(mysql.data_directory / str(file)), limit=1000))
-    kinds = [one.event for one in told]
+    events = list(inspect_events(BINLOG, str(mysql.data_directory / str(file)), limit=1000))
+    kinds = [one.event for one in events]
     packed = kinds.index("transaction payload")
     assert kinds[packed + 1 : packed + 4] == ["query", "table map", "write v2"]
     assert kinds[-1] == "xid"
-    assert sum(len(one.rows) for one in told) == 100
-    assert {one.position for one in told[packed:]} == {told[packed].position}
+    assert sum(len(one.rows) for one in events) == 100
+    assert {one.position for one in events[packed:]} == {events[packed].position}

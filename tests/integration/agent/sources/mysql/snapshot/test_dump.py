@@ -47,7 +47,7 @@ _END = Ts(2**63 - 1)
 
 
 class HookedStage(ParquetStage):
-    """``before`` is told of every chunk, ``table/number``."""
+    """``before`` is called for every chunk, ``table/number``."""
 
     def __init__(self, directory: Path, before: Hook) -> None:
         super().__init__(directory)

@@ -83,8 +83,8 @@ def with_checksums(data: bytearray) -> bytearray:
 def told_until_error(path: Path) -> tuple[list[LoggedEvent], str]:
     found = []
     try:
-        for told in read_events(path):
-            found.append(told)  # noqa: PERF402 - up to the error
+        for event in read_events(path):
+            found.append(event)  # noqa: PERF402 - up to the error
     except WeirError as error:
         return found, str(error)
     return found, ""
@@ -100,7 +100,7 @@ def test_a_damaged_file_is_told_as_far_as_it_goes(
     data = data if keeps_checksums else with_checksums(data)
     (tmp_path / "b").write_bytes(data[: max(int(cut * 2 * len(data)), 1)])
     found, error = told_until_error(tmp_path / "b")
-    assert all("\n" not in told.problem and told.position < len(data) for told in found)
+    assert all("\n" not in event.problem and event.position < len(data) for event in found)
     assert "\n" not in error
 
 

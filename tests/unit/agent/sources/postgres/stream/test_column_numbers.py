@@ -1,4 +1,4 @@
-"""Columns are known again by their numbers, and where those are not told, by what can be told."""
+"""Columns are known again by their numbers, and where those are missing, by what else is known."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def names(*columns: str) -> TableSchema:
         (names("id", "b", "a"), {"id": 1, "b": 4, "a": 5}, {}, ("a",)),
         # names that changed places
         (names("id", "b", "a"), {"id": 1, "b": 2, "a": 4}, {"b": "a", "a": "b"}, ()),
-        # renamed once more since: told by place
+        # renamed once more since: known by place
         (names("id", "x", "b"), {"id": 1, "y": 2, "b": 4}, {"x": "a"}, ()),
         # names that changed places, and one of the columns is gone since
         (names("id", "b", "a"), {"id": 1, "b": 2}, {"b": "a", "a": "b"}, ()),
