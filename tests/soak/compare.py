@@ -9,6 +9,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from agent.sinks.delta.alter.steps import dropped_ts
 from tests.soak.source import Row, Source, Table
 
 _SHOWN = 3
@@ -30,10 +31,10 @@ def changelog(source: Source, table: Table, lake: Path) -> str:
 
 def _open(source: Source, table: Table, lake: Path) -> DeltaTable | str:
     place = lake / source.database / table.name
-    if not DeltaTable.is_deltatable(str(place)):
+    delta = DeltaTable(place) if DeltaTable.is_deltatable(str(place)) else None
+    if delta is None or dropped_ts(delta) is not None:
         # PostgreSQL's stream names a table with its first row
         return f"{table.name}: the sink has no such table" if any(source.rows(table)) else ""
-    delta = DeltaTable(place)
     missing = {column.name for column in table.columns} - {field.name for field in delta.schema().fields}
     return f"{table.name}: the sink lacks columns {sorted(missing)}" if missing else delta
 
