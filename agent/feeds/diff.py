@@ -72,17 +72,18 @@ def _compare_table(
     name = f"{table.schema_name}.{table.name}"
     try:
         schema = snapshot.schema(table)
-    except SourceConfigError as error:
-        return TableDiff(name, False, 0, 0, (str(error),))
-    if missing := sorted({*table.key} - {column.name for column in schema.columns}):
-        return TableDiff(name, False, 0, 0, (f"the source's table has no column {missing[0]}, which is in the key",))
-    selected = rules_for(filter, table.schema_name, table.name).select(schema)
-    theirs = partial(_selected_rows, snapshot, schema, filter)
-    try:
+        if missing := sorted({*table.key} - {column.name for column in schema.columns}):
+            return _unread(name, f"the source's table has no column {missing[0]}, which is in the key")
+        selected = rules_for(filter, table.schema_name, table.name).select(schema)
+        theirs = partial(_selected_rows, snapshot, schema, filter)
         ours = partial(sink.read_rows, table, selected, arrow_schema(selected))
         return compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored)
-    except TableHeldError as error:
-        return TableDiff(name, False, 0, 0, (str(error),))
+    except (SourceConfigError, TableHeldError) as error:
+        return _unread(name, str(error))
+
+
+def _unread(table: str, why: str) -> TableDiff:
+    return TableDiff(table, False, 0, 0, (why,))
 
 
 def _selected_rows(snapshot: ComparisonSnapshot, schema: TableSchema, filter: FilterConfig) -> Iterator[pa.RecordBatch]:
@@ -101,7 +102,7 @@ def compare(table: str, source: Rows, sink: Rows, *, key: Sequence[str], as_stor
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         cause = f"the sink's columns are not those of the source ({reason})"
-        return TableDiff(table, False, 0, 0, (f"{cause}: a change that no row has followed yet, or another writer",))
+        return _unread(table, f"{cause}: a change that no row has followed yet, or another writer")
 
 
 def _compare(table: str, source: Rows, sink: Rows, key: Sequence[str]) -> TableDiff:
