@@ -39,15 +39,45 @@ def _kernels_and_misses(imports: str, cache: Path, package: Path = _REPO) -> lis
 
 
 def test_first_process_compiles_one_kernel_and_has_the_others_compiled(tmp_path: Path) -> None:
-    kernels = tmp_path / "agent" / "kernels"
-    kernels.mkdir(parents=True)
-    (tmp_path / "agent" / "__init__.py").touch()
-    for name in _FEW:
-        shutil.copy(_REPO / "agent" / "kernels" / name, kernels)
+    _few(tmp_path)
     imports, cache = "from agent.kernels import civil, decimal128", tmp_path / "cache"
     (imported, here), (again, misses) = (_kernels_and_misses(imports, cache, tmp_path) for _ in range(2))
     assert imported == again >= 4
     assert (here, misses) == (1, 0)
+
+
+_LOOPS = """
+from numba import types
+from agent.kernels.fixed import loop
+from agent.kernels.jit import inlined
+@inlined
+def _byte(data, at): return data[at]
+@inlined
+def _is_even(data, at): return data[at] % 2 == 0
+decode_any = loop(_byte, types.int64)
+decode_even = loop(_byte, types.int64, _is_even)
+"""
+
+
+def test_a_loop_over_plain_functions_is_found_by_the_next_process(tmp_path: Path) -> None:
+    (_few(tmp_path, "fixed.py") / "loops.py").write_text(_LOOPS)
+    imports, cache = "from agent.kernels import loops", tmp_path / "cache"
+    assert [_kernels_and_misses(imports, cache, tmp_path)[1] for _ in range(2)] == [1, 0]
+    ran = (
+        "import numpy; from agent.kernels.loops import decode_any, decode_even; at = numpy.arange(3); out = at.copy();"
+        "print([run(numpy.array([2, 4, 5], 'u1'), at, out, 0) for run in (decode_any, decode_even)])"
+    )
+    assert _run(ran, cache, tmp_path).stdout.strip() == "[-1, 2]"
+
+
+def _few(directory: Path, *more: str) -> Path:
+    """A package of a few kernels; the folder they are in."""
+    kernels = directory / "agent" / "kernels"
+    kernels.mkdir(parents=True)
+    (directory / "agent" / "__init__.py").touch()
+    for name in (*_FEW, *more):
+        shutil.copy(_REPO / "agent" / "kernels" / name, kernels)
+    return kernels
 
 
 @pytest.mark.matrix
