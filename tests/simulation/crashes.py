@@ -11,6 +11,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import anyio
+
 from agent.control.flusher import Flusher
 from agent.control.processor import Processor
 from agent.control.span_writer import SpanWriter
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 #: budgets are five crashes a minute, and faults rage for less than half of one
 _APART_S = 5.0
+_PACE_S = 3.0
 #: what is logged of a crash that is wanted says this
 INJECTED = "injected crash"
 
@@ -59,23 +62,31 @@ class _Wanted:
 
 
 class Crashes:
-    """``strike`` wants the next crash; ``planted`` makes the methods look whether one is wanted."""
+    """``rage`` wants one crash after the other; ``planted`` makes the methods look whether one is wanted."""
 
     def __init__(self, world: "World", random: Random) -> None:
         self._world = world
         self._random = random
         self._wanted: _Wanted | None = None
+        #: most runs are about a few of them: what comes rarely would hide behind what comes often
+        self._methods = random.sample([*_ASYNC, *_PLAIN], random.choice((1, 2, 4, len(_ASYNC) + len(_PLAIN))))
         self._last_s = float("-inf")
-        self.count = 0
+        self._is_over = False
 
-    def strike(self) -> None:
-        if self._world.loop.time() - self._last_s < _APART_S:
+    async def rage(self) -> None:
+        """Until the faults are over."""
+        while not self._is_over:
+            await anyio.sleep(self._random.expovariate(1 / _PACE_S))
+            self._strike()
+
+    def _strike(self) -> None:
+        if self._is_over or self._world.loop.time() - self._last_s < _APART_S:
             return
-        owner, name, _ = self._random.choice([*_ASYNC, *_PLAIN])
+        owner, name, _ = self._random.choice(self._methods)
         self._wanted = _Wanted(f"{owner.__name__}.{name}", self._random.random() < 0.5)
 
     def end(self) -> None:
-        self._wanted = None
+        self._is_over, self._wanted = True, None
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -124,6 +135,5 @@ class Crashes:
         return wanted
 
     def _crash(self, label: str, wanted: _Wanted) -> None:
-        self.count += 1
         self._world.note(f"{INJECTED} {'after' if wanted.is_after else 'before'} {label}")
         raise InjectedCrash(f"{INJECTED} of {label}")

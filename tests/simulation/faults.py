@@ -38,7 +38,6 @@ class Faults:
             (2, self._reset_streams),
             (2, self._compact),
             (2, self._leave),
-            (8, self._crash_actor),
         ]
         # some kinds are left out: what one fault brings to light another may cover up
         self._kinds = [kind for weight, kind in kinds for _ in range(weight) if self._random.random() < 0.7]
@@ -154,10 +153,6 @@ class Faults:
         if node := self._any_node():
             self._world.note(f"connections of {node.name} reset")
             self._world.network.break_streams(node.name, quietly=self._random.random() < 0.5)
-
-    def _crash_actor(self) -> None:
-        """A bug in a span, a processor or the owner's part of a changefeed."""
-        self._world.crashes.strike()
 
     def _compact(self) -> None:
         self._world.note("etcd compacts")

@@ -21,6 +21,7 @@ from agent.units.records import UnitRecords
 from capture.member import arrival, diff
 from capture.member.cluster_service import ClusterService
 from owner import jobs
+from owner.feed.crashes import Crashes
 from owner.feed.held import HeldTables
 from owner.feed.hold_stages import Trigger
 from owner.feed.sync_points import SyncPoints
@@ -326,6 +327,11 @@ def forget_a_span_in_one_place_only(stack: ExitStack) -> None:
     _replace(stack, Lowest, "remove", lambda self, ts, many=1: None)
 
 
+def begin_again_under_the_same_epoch(stack: ExitStack) -> None:
+    """The owner's part that comes after a crash hears captures that report only what has changed since."""
+    _replace(stack, Crashes, "hold_back", lambda self, feed, now: [])
+
+
 def _tried(facts: Any) -> list[int]:
     return [id for id, held in facts.held.items() if held.stage is HoldStage.TRIED]
 
@@ -360,6 +366,7 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         start_a_held_table_at_the_checkpoint,
         let_a_held_table_flow_at_once,
         keep_no_log_for_held_tables,
+        begin_again_under_the_same_epoch,
         forget_a_span_in_one_place_only,
     )
 }

@@ -25,6 +25,8 @@ _CALM_TRAFFIC_S = 3.0
 #: how many runs end with a comparison, which is only a question of time then
 _COMPARED_SHARE = 0.25
 _COMPARE_S = 60.0
+#: how many runs have bugs in actors, too
+_CRASHING_SHARE = 0.6
 #: after the faults: lease, grace, the longest wait of a changefeed that has failed a few times
 _RECOVERY_S = 150.0
 
@@ -61,6 +63,8 @@ class Run:
         traffic = world.spawn(self._traffic())
         world.spawn(self._illness())
         await anyio.sleep(self._random.uniform(2.0, 6.0))
+        if self._random.random() < _CRASHING_SHARE:
+            world.spawn(world.crashes.rage())
         await self._faults.rage(self._random.uniform(8.0, 26.0) * _haste(len(world.nodes)), self._operator)
         world.note("--- the faults are over")
         self._faults.end()

@@ -16,6 +16,7 @@ from agent.control.span_writer import SpanWriter
 from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError, SinkError
 from capture.actors.actor import ActorRef
 from capture.actors.system import ActorSystem
+from capture.errors import MailboxFullError
 from reactor import keys
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import (
@@ -381,3 +382,27 @@ async def test_a_span_that_crashes_too_often_fails_its_changefeed_and_no_other_s
         assert r.span_state() is None
         await r.order(AddSpan(other, False, checkpoint))
         await r.until(lambda: r.agent.spans[other].state is SpanState.REPLICATING)
+
+
+async def test_a_span_that_reads_nothing_any_more_crashes_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What finds no room in a span's mailbox would be lost: the processor begins again without it."""
+
+    async def never(self: MemoryParts, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(MemoryParts, "open_span", never)
+
+    async def overflow() -> None:
+        async with rig() as r:
+            await r.log_moves(100)
+            await r.order(AddSpan(SPAN, True, SpanCheckpoint(Ts(10), Ts(10))))
+            for number in range(100):
+                table = TABLE.with_(name=f"t{number}")
+                unit = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(table,))
+                r.state.update(str(keys.UnitKey("c", "default", FEED, "main")), unit.encode(), mod_revision=3 + number)
+                await r.processor.tell(Moved(r.state.changefeeds[FEED]))
+                await anyio.sleep(0.01)
+
+    with pytest.raises(MailboxFullError):
+        await overflow()
