@@ -490,3 +490,21 @@ def test_sync_that_has_begun_is_not_dumped_again() -> None:
     assert cluster.workers() == [(B, Unit.SYNC)]
     assert cluster.state.changefeeds[FEED].units["main"].stage is UnitStage.RUNNING
     assert cluster.writers() == {TableSpan(1): [B], TableSpan(2): [B]}
+
+
+def test_a_changefeed_that_fails_after_running_for_long_keeps_its_position_for_its_ttl() -> None:
+    """What it has run for does not count as stopped: its slot would be released in the tick in which it fails."""
+    cluster = running("a")
+    config = cluster.info().config
+    cluster.now += config.gc_ttl_seconds + 100
+    cluster.step(3)
+    cluster.report(A, error("Whatever", retryable=False))
+    cluster.step(3)
+    assert cluster.info().state is FeedState.FAILED
+    assert cluster.info().error == error("Whatever", retryable=False)
+    assert not cluster.dropped
+    cluster.now += config.gc_ttl_seconds + 100
+    cluster.step(2)
+    assert cluster.info().error is not None
+    assert cluster.info().error.code == "GCTTLExceeded"  # type: ignore[union-attr]
+    assert cluster.dropped
