@@ -39,7 +39,6 @@ from reactor.errors import WeirError
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
-    Mode,
     RunningError,
     SinkMode,
     TableRecord,
@@ -69,7 +68,6 @@ class Feed:
     namespace: str
     source_uri: str
     sink_uri: str
-    mode: Mode
     sink_mode: SinkMode
     config: ChangefeedConfig
     start_ts: Ts

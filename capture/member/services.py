@@ -164,7 +164,6 @@ class LocalDataPlane:
             namespace=info.namespace,
             source_uri=self.keeper.connectable(info.source),
             sink_uri=self.keeper.connectable(info.sink),
-            mode=info.mode,
             sink_mode=info.sink_mode,
             config=info.config,
             start_ts=info.start_ts,

@@ -203,9 +203,8 @@ class RareEvents:
             self.ddl.append(record)
 
     def _record_ddl(self, query: Query, *, second: int) -> None:
-        ts, time_us = self._state[txn.COMMIT_TS], self._state[txn.COMMIT_TIME]
         session = replace(query.session, second=second)
-        event = DdlEvent(Ts(int(ts)), query.database, query.statement, int(time_us) / 1e6, session)
+        event = DdlEvent(Ts(int(self._state[txn.COMMIT_TS])), query.database, query.statement, session)
         if record := self._interpret(event):
             self.ddl.append(record)
         # where names come from elsewhere the same table map may mean another table now

@@ -13,6 +13,4 @@ class DdlEvent:
     ts: Ts
     database: str
     statement: str
-    #: Unix seconds
-    commit_time: float
     session: Session = UNKNOWN

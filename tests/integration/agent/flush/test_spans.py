@@ -16,7 +16,7 @@ from agent.sources.postgres.decode.types import arrow_schema
 from owner.scheduler.spans import even_spans
 from owner.tables.repartition import ROW_MOVED
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import ChangefeedConfig, Mode, RunningError, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, RunningError, SinkMode
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.integration.agent.flush.pgoutput_build import TABLE, inserted, updated
 from tests.integration.agent.flush.test_job import RECORD, Inline, Rig
@@ -106,7 +106,6 @@ def feed_at(log: Path, lake: Path) -> Feed:
         namespace="default",
         source_uri="postgresql://u@h/d",
         sink_uri=f"delta+file://{lake}",
-        mode=Mode.ALL,
         sink_mode=SinkMode.UPSERT,
         config=ChangefeedConfig(),
         start_ts=Ts(0),

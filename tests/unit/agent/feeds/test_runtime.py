@@ -13,7 +13,7 @@ from agent.ports.executor import Executor
 from agent.ports.sink import Sink
 from agent.sinks.blackhole.sink import BlackholeSink
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
 
 TABLE = TableRecord(table_id=1, schema_name="public", name="t")
@@ -43,7 +43,6 @@ def parts_of(kind: type[Feed], directory: Path) -> ChangefeedRuntime:
         namespace="default",
         source_uri="postgresql://u@h/d",
         sink_uri="blackhole://",
-        mode=Mode.ALL,
         sink_mode=SinkMode.UPSERT,
         config=ChangefeedConfig(),
         start_ts=Ts(0),

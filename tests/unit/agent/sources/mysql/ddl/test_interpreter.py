@@ -74,7 +74,7 @@ class Rig:
 
     def record(self, statement: str) -> DdlRecord | None:
         self._ts += 10
-        record = self._interpreter.interpret(DdlEvent(Ts(self._ts), "d", statement, 0.0))
+        record = self._interpreter.interpret(DdlEvent(Ts(self._ts), "d", statement))
         self._records += [record] if record else []
         return record
 
