@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test cover check bench simulate soak matrix java mariadb mysql iproute clean
+.PHONY: help quickstart test cover check kernels bench simulate soak matrix java mariadb mysql iproute clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -41,6 +41,9 @@ check: $(INSTALLED) ## format, lint, types, layers
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+kernels: $(INSTALLED) ## compile the kernels, which the first process that needs them does otherwise: a minute
+	@$(PYTHON) -c 'from agent.kernels.jit import compile_all; compile_all()'
 
 bench: java mariadb ## all benchmarks with their peers, or one: NAME=...
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]' >&2
