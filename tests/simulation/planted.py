@@ -21,6 +21,7 @@ from agent.units.records import UnitRecords
 from capture.member import arrival, diff
 from capture.member.cluster_service import ClusterService
 from owner import jobs
+from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes
 from owner.feed.held import HeldTables
 from owner.feed.hold_stages import Trigger
@@ -45,6 +46,7 @@ from reactor.records.partitioning import TablePartitioning
 from reactor.session import Session
 from reactor.watch import WatchCursor
 from reactor.worker import EtcdWorker
+from tests.simulation import crashes, run
 from tests.simulation.outside import Sink
 from tests.simulation.run import Outcome, simulate
 
@@ -328,7 +330,12 @@ def forget_a_span_in_one_place_only(stack: ExitStack) -> None:
 
 
 def begin_again_under_the_same_epoch(stack: ExitStack) -> None:
-    """The owner's part that comes after a crash hears captures that report only what has changed since."""
+    """The owner's part that comes after a crash hears captures that report only what has changed since. Such crashes
+    are made to come often."""
+    _replace(stack, run, "_CRASHING_SHARE", 1.1)
+    _replace(stack, crashes, "_PACE_S", 1.0)
+    _replace(stack, crashes, "_ASYNC", ())
+    _replace(stack, crashes, "_PLAIN", ((Changefeed, "tick", "owner"),))
     _replace(stack, Crashes, "hold_back", lambda self, feed, now: [])
 
 
