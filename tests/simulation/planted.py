@@ -234,7 +234,7 @@ def record_a_sync_point_that_slipped(stack: ExitStack) -> None:
     _replace(stack, SyncPoints, "handle_answer", handle_answer)
 
 
-def cut_before_the_sink_has(stack: ExitStack) -> None:
+def repartition_before_the_sink_has(stack: ExitStack) -> None:
     """A table's new spans begin when the old ones have stopped, whatever the sink records."""
 
     def await_sink(
@@ -364,7 +364,7 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         give_a_second_life_the_epochs_of_the_first,
         give_a_second_life_the_log_of_the_first,
         record_a_sync_point_that_slipped,
-        cut_before_the_sink_has,
+        repartition_before_the_sink_has,
         cut_ahead_of_the_spans,
         compare_what_was_not_held,
         forget_what_holds_a_table,
@@ -381,7 +381,9 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
+    """One bug at a time: no crashes beside it, but where the bug is about crashes."""
     with ExitStack() as stack:
+        _replace(stack, run, "_CRASHING_SHARE", 0.0)
         PLANTED[name](stack)
         yield
 

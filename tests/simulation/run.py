@@ -63,7 +63,7 @@ class Run:
         traffic = world.spawn(self._traffic())
         world.spawn(self._illness())
         await anyio.sleep(self._random.uniform(2.0, 6.0))
-        if self._random.random() < _CRASHING_SHARE:
+        if world.chance("crashing").random() < _CRASHING_SHARE:
             world.spawn(world.crashes.rage())
         await self._faults.rage(self._random.uniform(8.0, 26.0) * _haste(len(world.nodes)), self._operator)
         world.note("--- the faults are over")
