@@ -20,7 +20,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.rows.survivors import Survivors
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.publication.rewrites import keeps
-from agent.sources.postgres.server.catalog import leaves_sql, read_schemas
+from agent.sources.postgres.server.catalog import leaves_sql, read_schemas, rows_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.sql import identifier
 from agent.sources.postgres.server.uri import Target
@@ -53,6 +53,8 @@ _AGE_SQL: Final = (
     "JOIN pg_catalog.pg_class c ON c.oid = relid "
     "OR c.oid IN (SELECT indexrelid FROM pg_catalog.pg_index WHERE indrelid = relid) GROUP BY relid) ages"
 )
+#: by which command the rewrite wrote its rows: the first of its transaction; a row that was locked does not say it
+_COMMAND_SQL: Final = "SELECT min(cmin::text::int8) FROM {rows} WHERE pg_catalog.age(xmin) = {age} AND xmax::text = '0'"
 
 
 def read(
@@ -102,7 +104,12 @@ class _Table:
         leaves = leaves_sql(self.after.table_id)
         [[parts, size, pages]] = self.connection.query(_SIZE_SQL.format(leaves=leaves))
         [[age]] = self.connection.query(_AGE_SQL.format(leaves=leaves))
+        sample = "" if int(size or 0) <= _WHOLE_BYTES else _sample(int(pages or 0))
+        rows = rows_of(self.connection, self.after) + sample
+        [[command]] = self.connection.query(_COMMAND_SQL.format(rows=rows, age=int(age or 0)))
         is_old = f"({condition}) AND pg_catalog.age(xmin) >= {int(age or 0)}"
+        if command is not None:  # what the same transaction wrote later is in the stream
+            is_old += f" AND NOT (pg_catalog.age(xmin) = {int(age or 0)} AND cmin::text::int8 > {int(command)})"
         if int(size or 0) <= _WHOLE_BYTES:
             found = self._read(is_old)
         else:
@@ -114,8 +121,7 @@ class _Table:
     def _spread(self, condition: str, pages: int, *, is_single: bool) -> pa.Table:
         """Rows of some pages; if these have none, of any."""
         short = "".join(f" AND pg_catalog.pg_column_size({name}) <= {_SHORT_BYTES}" for name in self._long())
-        percent = min(100 * _SPREAD_PAGES / max(pages, 1), 100)
-        parts = [self._read(condition + short, f" TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (0)")]
+        parts = [self._read(condition + short, _sample(pages))]
         if is_single and self.connection.server_version >= _TID_RANGE_VERSION:
             for low, high in ((0, _EDGE_PAGES), (max(pages - _EDGE_PAGES, _EDGE_PAGES), pages + 1)):
                 parts.append(self._read(condition + short, chunk=Chunk(0, PlanKind.BLOCKS, low=low, high=high)))
@@ -152,6 +158,11 @@ class _Table:
         columns = [self.columns[name] for name in self.retyped]
         arrow = {column.name: types.arrow_type(column) for column in columns}
         return [identifier(name) for name, kind in arrow.items() if _is_long(kind)]
+
+
+def _sample(pages: int) -> str:
+    percent = min(100 * _SPREAD_PAGES / max(pages, 1), 100)
+    return f" TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (0)"
 
 
 def _is_long(kind: pa.DataType) -> bool:

@@ -89,6 +89,8 @@ _STORIES = {
     "ALTER TABLE t ALTER n TYPE jsonb USING to_jsonb(repeat(md5(n), 99)); UPDATE t SET v = 0": False,
     "TRUNCATE t; ALTER TABLE t ALTER v TYPE bigint USING -v": True,
     "BEGIN; ALTER TABLE t ALTER v TYPE bigint; INSERT INTO t VALUES (30, 3, 3, ''); COMMIT": True,
+    "BEGIN; ALTER TABLE t ALTER v TYPE bigint; UPDATE t SET v = 1 << 30 WHERE id = 7; COMMIT": True,
+    "BEGIN; ALTER TABLE t ALTER v TYPE bigint USING -v; UPDATE t SET v = 9 WHERE id = 7; COMMIT": False,
     "BEGIN; SAVEPOINT s; ALTER TABLE t ALTER v TYPE bigint USING -v; RELEASE s; COMMIT": False,
 }
 
