@@ -34,7 +34,7 @@ def cluster_prefix(cluster: str) -> str:
 
 
 def owner_prefix(cluster: str) -> str:
-    """What candidates campaign under (see reactor.election)."""
+    """What candidates campaign under (see reactor.membership.election)."""
     return f"{ROOT}/{cluster}/__meta__/owner"
 
 

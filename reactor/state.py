@@ -5,7 +5,7 @@ not stop anybody but its own changefeed: it is listed in ``broken``, and the las
 checkpoint that looked absent would be started over. Whoever decides for a changefeed must hold still while its
 ``broken`` is not empty. Keys of no known kind, and of other namespaces, are counted and ignored.
 
-Captures are shown as ``reactor.presence`` says, settled once per tick.
+Captures are shown as ``reactor.membership.presence`` says, settled once per tick.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from typing import TypeVar
 from reactor import keys
 from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.presence import Presence
+from reactor.membership.presence import Presence
 from reactor.records import formats
 from reactor.records.base import Record
 from reactor.records.changefeed import CaptureInfo, ChangefeedInfo, ChangefeedStatus, DdlRecord, LogHead, UnitRecord
@@ -200,7 +200,7 @@ class ClusterState:
             del self.changefeeds[changefeed]
 
     def _first_owner(self) -> Owner | None:
-        """The candidate that came first holds the election (see reactor.election)."""
+        """The candidate that came first holds the election (see reactor.membership.election)."""
         prefix = keys.owner_prefix(self.cluster) + "/"
         candidates = [item for key, item in self.raw.items() if key.startswith(prefix)]
         if not candidates:

@@ -36,10 +36,10 @@ from reactor.errors import (
     ReactorFinishedError,
 )
 from reactor.failpoints import Point
+from reactor.membership.session import Session
 from reactor.pace import Pace
 from reactor.pending import Pending
 from reactor.protocol import Reactor
-from reactor.session import Session
 from reactor.state import ClusterState
 from reactor.store.port import Compare, EtcdClient, TxnResult, WatchBatch
 from reactor.txn import Plan, Seen

@@ -68,6 +68,11 @@ def copy_values(data: Any, starts: Any, skip: int, offsets: Any, out: Any) -> No
             out[target + i] = data[source + i]
 
 
+Function = Callable[..., Any]
+#: ``length_of(data, lengths, row, at)``: how many bytes the value has
+LengthOf = Callable[[Any, Any, int, int], int]
+
+
 @dataclass(frozen=True, slots=True)
 class TextKernels:
     """All have ``data, starts, lengths`` before what is said here, and what they fill behind it."""
@@ -78,9 +83,7 @@ class TextKernels:
     offsets: Kernel
 
 
-def kernels_for(length_of: Callable[[Any, Any, int, int], int]) -> TextKernels:
-    """``length_of(data, lengths, row, at)``: how many bytes the value has."""
-
+def _integers(length_of: LengthOf) -> Function:
     def parse_integers(data: Any, starts: Any, lengths: Any, low: int, high: int, values: Any) -> int:
         """Integers within ``[low, high]``."""
         for row in range(starts.size):
@@ -109,6 +112,10 @@ def kernels_for(length_of: Callable[[Any, Any, int, int], int]) -> TextKernels:
             values[row] = value
         return GOOD
 
+    return parse_integers
+
+
+def _flags(length_of: LengthOf) -> Function:
     def parse_flags(data: Any, starts: Any, lengths: Any, false: int, true: int, bitmap: Any) -> int:
         """One of two characters each, into bits; the bitmap comes filled with zeros."""
         for row in range(starts.size):
@@ -120,6 +127,10 @@ def kernels_for(length_of: Callable[[Any, Any, int, int], int]) -> TextKernels:
                     bitmap[row >> 3] |= 1 << (row & 7)
         return GOOD
 
+    return parse_flags
+
+
+def _decimals(length_of: LengthOf) -> Function:
     def parse_decimals(data: Any, starts: Any, lengths: Any, precision: int, scale: int, words: Any) -> int:
         """Decimals of ``scale`` digits behind the point, into 128-bit integers. NaN and the infinities have none: they
         become NULL."""
@@ -160,6 +171,10 @@ def kernels_for(length_of: Callable[[Any, Any, int, int], int]) -> TextKernels:
             words[row, 1] = np.uint64(-1 if is_negative and total else 0)
         return GOOD
 
+    return parse_decimals
+
+
+def _offsets(length_of: LengthOf) -> Function:
     def sum_lengths(data: Any, starts: Any, lengths: Any, skip: int, offsets: Any) -> int:
         """Offsets of values whose first ``skip`` bytes are left out. Bad is one too short; ``TOO_LARGE``."""
         total = 0
@@ -176,9 +191,14 @@ def kernels_for(length_of: Callable[[Any, Any, int, int], int]) -> TextKernels:
             offsets[row + 1] = total
         return GOOD
 
+    return sum_lengths
+
+
+def kernels_for(length_of: LengthOf) -> TextKernels:
+    """The kernels of one protocol."""
     return TextKernels(
-        kernel(types.int64(*_INPUT, types.int64, types.int64, types.int64[::1]))(parse_integers),
-        kernel(types.int64(*_INPUT, types.int64, types.int64, BITMAP))(parse_flags),
-        kernel(types.int64(*_INPUT, types.int64, types.int64, WORDS))(parse_decimals),
-        kernel(types.int64(*_INPUT, types.int64, OFFSETS))(sum_lengths),
+        kernel(types.int64(*_INPUT, types.int64, types.int64, types.int64[::1]))(_integers(length_of)),
+        kernel(types.int64(*_INPUT, types.int64, types.int64, BITMAP))(_flags(length_of)),
+        kernel(types.int64(*_INPUT, types.int64, types.int64, WORDS))(_decimals(length_of)),
+        kernel(types.int64(*_INPUT, types.int64, OFFSETS))(_offsets(length_of)),
     )

@@ -20,8 +20,8 @@ from capture.embedded import EmbeddedEtcd
 from reactor import keys, loop
 from reactor.effects import Commit, Effect
 from reactor.errors import ReactorFinishedError
+from reactor.membership.session import open_session
 from reactor.patches import Patch, PatchGroup
-from reactor.session import open_session
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient

@@ -25,12 +25,12 @@ from capture.member.owner_actor import AskLater, CandidateContext, Leave, OwnerA
 from capture.member.processor_host import Peers
 from owner.jobs import Job
 from reactor import keys
-from reactor.election import Election
 from reactor.errors import NotOwnerError, WeirError
 from reactor.ids import CaptureId
+from reactor.membership.election import Election
+from reactor.membership.session import Session
 from reactor.messages import Message
 from reactor.restarts import RestartPolicy
-from reactor.session import Session
 from reactor.settings import ReactorSettings
 from reactor.store.port import EtcdClient
 from reactor.worker import EtcdWorker

@@ -25,10 +25,10 @@ from capture.version import installed_version
 from reactor import keys
 from reactor.errors import EtcdError, SessionDoneError
 from reactor.ids import CaptureId
+from reactor.membership.session import Session, open_session
 from reactor.messages import Message
 from reactor.records import formats
 from reactor.records.changefeed import CaptureInfo
-from reactor.session import Session, open_session
 from reactor.settings import ReactorSettings
 from reactor.state import ClusterState
 from reactor.store.port import Compare, EtcdClient, Target

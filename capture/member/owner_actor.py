@@ -24,12 +24,12 @@ from owner.jobs import Job
 from owner.owner import Owner
 from owner.settings import OwnerSettings
 from reactor.effects import Answer, Effect, Log, Resign, Send
-from reactor.election import Election
 from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, SessionDoneError
 from reactor.ids import CaptureId
+from reactor.membership.election import Election
+from reactor.membership.session import Session
 from reactor.messages import Message
 from reactor.questions import Answered, Ask
-from reactor.session import Session
 from reactor.settings import ReactorSettings
 from reactor.state import ClusterState
 from reactor.store.port import EtcdClient

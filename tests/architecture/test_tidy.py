@@ -136,7 +136,7 @@ def test_no_folder_is_too_full() -> None:
     folders = Counter(
         path.parent
         for package in (*PACKAGES, "tests", "benchmarks")
-        for path in (ROOT / package).glob("*/**/*.py")
+        for path in (ROOT / package).rglob("*.py")
         if path.name != "__init__.py"
     )
     assert [name_of(folder) for folder, count in folders.items() if count > FOLDER_MODULES_MAX] == []

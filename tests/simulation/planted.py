@@ -37,13 +37,13 @@ from owner.tables.repartition import Repartitions
 from owner.tables.schema_changes import SchemaChanges
 from reactor import txn
 from reactor.ids import MAX_TS, CaptureId, Ts
+from reactor.membership.session import Session
 from reactor.messages import SpanState
 from reactor.pending import Pending
 from reactor.questions import Answered
 from reactor.records.changefeed import DdlRecord, Era, LogHead
 from reactor.records.held import HoldStage
 from reactor.records.partitioning import TablePartitioning
-from reactor.session import Session
 from reactor.watch import WatchCursor
 from reactor.worker import EtcdWorker
 from tests.simulation import crashes, run

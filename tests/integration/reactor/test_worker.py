@@ -14,11 +14,11 @@ import pytest
 from capture.embedded import EmbeddedEtcd
 from reactor import keys
 from reactor.effects import Commit, Effect
-from reactor.election import Election
 from reactor.errors import NotOwnerError, ReactorFinishedError
+from reactor.membership.election import Election
+from reactor.membership.session import open_session
 from reactor.patches import Patch, PatchGroup
 from reactor.protocol import Reactor
-from reactor.session import open_session
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient

@@ -8,7 +8,7 @@ import pytest
 from capture.capture import Capture
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.unit.capture.test_capture import capture_of
-from tests.unit.reactor.test_session import Silence
+from tests.unit.reactor.membership.test_session import Silence
 
 pytestmark = pytest.mark.looptime
 

@@ -18,8 +18,8 @@ from reactor.errors import (
     SessionDoneError,
 )
 from reactor.ids import ChangefeedId
+from reactor.membership.session import Session, open_session
 from reactor.patches import Patch, PatchGroup
-from reactor.session import Session, open_session
 from reactor.state import ClusterState
 from reactor.store.memory import Fault, MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Put, Target

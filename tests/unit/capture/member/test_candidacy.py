@@ -15,9 +15,9 @@ from reactor import keys
 from reactor.effects import Send
 from reactor.errors import NotOwnerError, SessionDoneError
 from reactor.ids import CaptureId, ChangefeedId
+from reactor.membership.session import Session, open_session
 from reactor.messages import Header, Heartbeat, Message
 from reactor.records.changefeed import CaptureInfo
-from reactor.session import Session, open_session
 from reactor.settings import ReactorSettings
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.worker import EtcdWorker

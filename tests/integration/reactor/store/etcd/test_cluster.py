@@ -12,8 +12,8 @@ from capture.embedded import etcd as embedded
 from capture.embedded import places
 from reactor import keys
 from reactor.effects import Commit, Effect
+from reactor.membership.session import open_session
 from reactor.patches import Patch, PatchGroup
-from reactor.session import open_session
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
 from reactor.worker import EtcdWorker

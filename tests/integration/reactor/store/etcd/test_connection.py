@@ -15,7 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from capture.embedded import EmbeddedEtcd
 from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError
-from reactor.session import open_session
+from reactor.membership.session import open_session
 from reactor.settings import TlsFiles
 from reactor.store.etcd import connect, watching
 from reactor.store.etcd.client import GrpcEtcdClient
@@ -275,7 +275,7 @@ async def test_a_tls_file_that_is_not_there() -> None:
 _SLEEPER = """
 import sys, anyio, structlog
 from reactor.store.etcd import connect
-from reactor.session import open_session
+from reactor.membership.session import open_session
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 

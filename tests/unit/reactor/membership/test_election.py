@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from reactor.election import Election
 from reactor.errors import EtcdUnreachableError, NotOwnerError, SessionDoneError
-from reactor.session import Session, open_session
+from reactor.membership.election import Election
+from reactor.membership.session import Session, open_session
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Put
 

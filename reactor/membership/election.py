@@ -14,7 +14,7 @@ import anyio
 import structlog
 
 from reactor.errors import CompactedError, EtcdError, NotOwnerError
-from reactor.session import Session
+from reactor.membership.session import Session
 from reactor.store.port import Compare, EtcdClient, Put, Target
 
 _RESIGN_TIMEOUT_S = 5.0

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from reactor.errors import EtcdUnreachableError, LeaseExpiredError, SessionDoneError
-from reactor.session import open_session
+from reactor.membership.session import open_session
 from reactor.store.memory import MemoryClient, MemoryEtcd
 
 pytestmark = pytest.mark.looptime

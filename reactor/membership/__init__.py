@@ -1,0 +1,1 @@
+"""Membership: leased sessions, the election of the owner, and which captures are there."""
