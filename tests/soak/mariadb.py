@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ class MariaDB:
             return int(stored)
         if kind in ("float", "double"):
             return float(stored)
-        return str(stored)
+        return format(stored, "f") if isinstance(stored, Decimal) else str(stored)
 
     def quote(self, name: str) -> str:
         return f"`{name}`"

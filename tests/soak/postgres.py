@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +74,16 @@ class Postgres:
 
     def tables(self) -> Sequence[Table]:
         sql = """
-            SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+            SELECT c.relname, c.oid, a.attname, format_type(a.atttypid, a.atttypmod),
                    coalesce(a.attnum = ANY (i.indkey), false), NOT a.attnotnull
             FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
             LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
             WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' ORDER BY c.relname, a.attnum"""
-        found: dict[str, list[Column]] = {}
-        for table, name, type, is_key, is_nullable in self._server.execute(sql, database=_DATABASE):
+        found: dict[tuple[str, int], list[Column]] = {}
+        for table, oid, name, type, is_key, is_nullable in self._server.execute(sql, database=_DATABASE):
             column = Column(str(name), str(type), bool(is_key), bool(is_nullable))
-            found.setdefault(str(table), []).append(column)
-        return [Table(name, tuple(columns)) for name, columns in found.items()]
+            found.setdefault((str(table), int(str(oid))), []).append(column)
+        return [Table(name, tuple(columns), oid) for (name, oid), columns in found.items()]
 
     def touch(self, table: Table) -> None:
         """PostgreSQL declares a table as it is with the table's next row, not with its change."""
@@ -118,7 +119,7 @@ class Postgres:
                 return str(stored).rstrip("0").rstrip(".") if "." in str(stored) else str(stored)
             case "timestamp":
                 return _trimmed(stored.replace(tzinfo=None).isoformat(" "))
-        return str(stored)
+        return format(stored, "f") if isinstance(stored, Decimal) else str(stored)
 
     def quote(self, name: str) -> str:
         return f'"{name}"'

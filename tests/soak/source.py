@@ -22,10 +22,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as the catalog has it at this moment."""
+    """A table as the catalog has it at this moment. ``id``: Weir's, 0 where only Weir knows it."""
 
     name: str
     columns: tuple[Column, ...]
+    id: int = 0
 
     @property
     def key(self) -> tuple[str, ...]:

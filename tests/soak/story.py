@@ -236,8 +236,9 @@ class Story:
             return
         view = self._bed.query(feed)
         self._count_held(view)
+        held_ids, held_at_sink = ({one.table_id for one in view.held}, {one.table for one in view.held})
         held = {one.renamed_to or one.table for one in view.held}
-        held_at_sink = {one.table for one in view.held}
+        held |= {f"{source.database}.{table.name}" for table in source.tables() if table.id in held_ids}
         self._diff(
             feed,
             held | held_at_sink | {f"{source.database}.{table.name}" for table in source.tables() if not table.key},
