@@ -15,10 +15,10 @@ SEEDS ?= 1000
 SEED ?=
 PLANTED ?=
 MINUTES ?= 15
-# Processes that run tests side by side; a few tests that are named in ARGS are faster in one. How tests are grouped:
-# tests/conftest.py.
+# Processes that run tests side by side; a few tests that are named in ARGS are faster in one. All tests of a file run
+# in one process.
 WORKERS ?= $(if $(ARGS),0,2)
-PARALLEL = --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20

@@ -1,8 +1,8 @@
 """Fixtures for all tests: the real parts, started once per run and only when a test asks for them.
 
 Tests share the parts, so each makes what it needs under names of its own (a database, a cluster id, a directory). Where
-several processes run the tests (pytest-xdist), all tests of one server run in the same process, one after the other: so
-a server is started once, and no test sees what another one does to it meanwhile.
+several processes run the tests (pytest-xdist), each starts parts of its own, and all tests of one file run in the same
+process, one after the other.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from agent.spark.executor import SparkExecutor
@@ -32,23 +33,23 @@ def pytest_configure() -> None:
     asyncio.set_event_loop(None)
 
 
-#: what groups tests: the first of these fixtures that a test asks for, with the group
-_SERVERS = {
-    "flavour": "mysql",  # those that start a server of their own, too: they take their time
-    "server": "mysql",
-    "mysql": "mysql",
-    "mariadb": "mysql",
-    "postgres": "postgres",
-    "spark_executor": "spark",
-}
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """A command that a test runs configures the log for its captured stream, which is closed when the test ends."""
+    yield
+    structlog.reset_defaults()
 
 
-def _group(item: pytest.Item) -> str:
-    """Tests of one group run in one process. Clusters come first, as they take longest and mostly wait."""
+#: fixtures that start a server, in the order in which their tests run
+_SERVERS = ("flavour", "server", "mysql", "mariadb", "postgres", "spark_executor")
+
+
+def _order(item: pytest.Item) -> int:
+    """Clusters come first, as they take longest and mostly wait; then tests of one server after the other."""
     if item.get_closest_marker("acceptance"):
-        return "acceptance"
+        return 0
     asked_for = getattr(item, "fixturenames", ())
-    return next((group for server, group in _SERVERS.items() if server in asked_for), item.nodeid.partition("::")[0])
+    return next((place for place, server in enumerate(_SERVERS, 1) if server in asked_for), len(_SERVERS) + 1)
 
 
 def _is_left_to_matrix(item: pytest.Item) -> bool:
@@ -58,15 +59,15 @@ def _is_left_to_matrix(item: pytest.Item) -> bool:
     return mark is not None and zlib.crc32(chosen) % 100 >= 100 * mark.args[0]
 
 
-@pytest.hookimpl(tryfirst=True)  # before marks choose tests, and before pytest-xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before marks choose tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in filter(_is_left_to_matrix, items):
         item.add_marker("matrix")
-    order = ["acceptance", *dict.fromkeys(_SERVERS.values())]
-    groups = {item: _group(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: order.index(groups[item]) if groups[item] in order else len(order))
+    first: dict[str, int] = {}
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        first[file] = min(first.get(file, len(_SERVERS) + 1), _order(item))
+    items.sort(key=lambda item: first[item.nodeid.partition("::")[0]])
 
 
 @pytest.fixture(scope="session")
