@@ -26,8 +26,7 @@ class LogStorage(Protocol):
         ...
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> int:
-        """Make ``name`` with what ``fill`` writes, durable and all or nothing, also in place of one that is there.
-        Returns its size."""
+        """Write ``name`` by ``fill``, atomically and durably; replaces a file of that name. Returns its size."""
         ...
 
     def read(self, name: str) -> bytes:

@@ -37,13 +37,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The values are what they were if the type alone made them; the source has written them anew, as it would by an
-    expression."""
+    """The plain conversion leaves the values as they were. But the source has rewritten every row, so an expression
+    (``USING``) may have made other values."""
 
 
 #: None: the values are what they were
 Conversion = Exact | Refused | None
-#: the same, of a column whose rows may all have been written anew
+#: the same, of a column whose rows the source may have rewritten
 WrittenConversion = Conversion | Kept
 
 

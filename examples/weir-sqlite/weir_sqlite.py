@@ -227,7 +227,7 @@ def _stored(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         return column.cast(pa.binary())
     try:
         return column.cast(pa.string())
-    except pa.ArrowNotImplementedError:
+    except pa.ArrowNotImplementedError:  # lists and structs become JSON
         texts = [None if value is None else json.dumps(value, default=str) for value in column.to_pylist()]
         return pa.array(texts, pa.string())
 

@@ -62,8 +62,9 @@ def _folded(table: DeltaTable, schema: TableSchema, wanted: pa.Schema, key: Sequ
     ordered = rows.append_column("place", pc.if_else(is_old, 0, 1)).sort_by(_ORDER)
     changes = _changes(ordered, schema, wanted)
     if key:
-        rows = net_changes([changes], key=key).upserts if len(changes) else wanted.empty_table()
-        return rows.select(wanted.names) if len(rows) else wanted.empty_table()
+        upserts = net_changes([changes], key=key).upserts if len(changes) else wanted.empty_table()
+        # without a row, as after a truncate, they have no columns either
+        return upserts.select(wanted.names) if len(upserts) else wanted.empty_table()
     [*rest], _ = after_truncate([changes])
     if any((part.op != INSERT).any() for part in rest):
         raise TableHeldError(

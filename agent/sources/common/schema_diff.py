@@ -40,17 +40,17 @@ def compare(
 ) -> TableChange | None:
     """The change from one to the other; None where there is none to record. ``context``: see ``TableChange``.
 
-    ``keeps_definition``: rows are read by what is recorded of their columns, so every difference is one.
+    ``keeps_definition``: the log does not describe its columns, and readers depend on what is recorded: every
+    difference of a column is a change.
     """
     assert before.schema is not None
     assert after.schema is not None
     is_same = _types(before.schema) == _types(after.schema) and not columns.renames and not columns.added
     is_same = is_same and not _converts(before.schema, after.schema, columns, context or {})
-    is_recorded = before.schema.columns == after.schema.columns or not keeps_definition
-    if is_same and is_recorded and before.record == after.record:
+    is_same = is_same and (before.schema.columns == after.schema.columns or not keeps_definition)
+    if is_same and before.record == after.record:
         return None
-    is_rename = is_same and is_recorded and _place(before.record) != _place(after.record)
-    is_rename = is_rename and before.record.key == after.record.key
+    is_rename = is_same and _place(before.record) != _place(after.record) and before.record.key == after.record.key
     return TableChange(
         kind=SchemaChangeKind.RENAME if is_rename else SchemaChangeKind.ALTER,
         table_id=after.record.table_id,

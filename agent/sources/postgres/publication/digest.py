@@ -97,6 +97,6 @@ def read(connection: Connection) -> str:
 
 
 def changes(connection: Connection) -> str:
-    """Where it is what it was, no catalog row has come, gone or been written anew since."""
+    """A sum over the catalogs' rows: while it stays the same, no row was added, removed or updated."""
     [[changes]] = connection.query("EXECUTE weir_changes")
     return str(changes)

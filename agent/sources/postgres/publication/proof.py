@@ -93,8 +93,8 @@ def _unpacked(text: str) -> list[list[str]]:
 
 
 def _file_lines(files: Mapping[int, int]) -> Iterator[str]:
-    """Of each table how far its number is from the one before, and its file's from its own: a file that was never
-    written anew has the number of its table."""
+    """One line for each table: its number less the number before it, and its file's number less its own. A table that
+    was never rewritten has a file of its own number."""
     before = 0
     for table, file in sorted(files.items()):
         yield f"{table - before} {file - table}"

@@ -11,8 +11,8 @@ nothing; then a column is suspect only if nothing else is seen to have changed i
 itself (``int`` as ``bigint``) looks the same with an expression and without: there rows are compared, when the sink
 follows (``snapshot.survivors``).
 
-A table that was UNLOGGED for a time has been written anew too, with no other column. Then its rows are those of the
-transaction that gave it its file, which its own row in ``pg_class``, or that of an index, still says.
+SET UNLOGGED and SET LOGGED rewrite a table too, without changing a column. Its rows then have the ``xmin`` of the
+transaction that gave the table its file, which is also the ``xmin`` of its row, or of an index's row, in ``pg_class``.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class Rewrites:
         suspects = [number for number in altered if self._keeps(relation, number)]
         if not suspects or self.asked.has_old_rows(relation) or not self.asked.has_rows(relation):
             return ""
-        # what rows hold in an added column is stored when they are written anew, by whatever does that
+        # every rewrite stores the values that rows have in an added column
         are_explained = all(self._is_explained(relation, number) for number in suspects)
         if are_explained and not self.asked.has_rows_of_rewrite(relation):
             return ""
@@ -92,7 +92,7 @@ class Rewrites:
         if self.was_truncated(relation.table_id, self.asked.now.end_ts):
             return ""
         return (
-            "was written anew though no column was altered, as by SET UNLOGGED and SET LOGGED: what was changed "
+            "was rewritten though no column was altered, as by SET UNLOGGED and SET LOGGED: what was changed "
             "meanwhile is in no log"
         )
 
